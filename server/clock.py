@@ -1,0 +1,49 @@
+"""Time as a dependency, so that tests own it.
+
+Role: the one place that reads a clock. `monotonic_s` measures durations, `unix_s` stamps what clients and ledgers see.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back, for durations."""
+        ...
+
+    def unix_s(self) -> int:
+        """Whole seconds since 1970, for time stamps."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def unix_s(self) -> int:
+        return int(time.time())
+
+
+@dataclass(slots=True)
+class ManualClock:
+    """A clock that moves only when told to."""
+
+    now_s: float = 1_000_000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def unix_s(self) -> int:
+        return int(self.now_s)
+
+    def advance(self, seconds: float) -> None:
+        """Move on by `seconds`."""
+        self.now_s += seconds

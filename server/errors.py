@@ -1,0 +1,149 @@
+"""Everything that can go wrong, as one tree. Code raises; `middleware/errors.py` and the SSE writer render.
+
+    GatewayError
+    ├── InvalidRequestError          400  the request is malformed or contradicts itself; `param` names the field
+    │   └── ContextLengthError       400  the prompt leaves no room in the context
+    ├── AuthenticationError          401  no key, or not one of ours
+    ├── PermissionDeniedError        403  a known model that this tenant may not use
+    ├── NotFoundError                404  no such path or object
+    │   └── ModelNotFoundError       404  no such model
+    ├── MethodNotAllowedError        405  the path exists, the method does not
+    ├── BodyTooLargeError            413  more bytes than `http.max_body_bytes`
+    ├── OverloadedError              503  try again later; `retry_after_s` says when
+    │   ├── DrainingError            503  this replica is shutting down
+    │   └── EngineDeadError          503  the engine is gone; this process will end
+    └── InternalError                500  a fault of ours
+        └── EngineError              500  the engine failed on this request
+
+Each class carries what an edge needs: `status`, `type` and `code` of the error body, `log_level`, and the `outcome` that
+metrics count. Messages name the bad value in backticks and say how to fix it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """Base of all errors a client may see. `param` is the path of the offending field, as in `messages[2].content`."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+    log_level: ClassVar[int] = logging.ERROR
+    outcome: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequestError(GatewayError):
+    """The request is malformed or contradicts itself."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+    log_level = logging.INFO
+    outcome = "invalid"
+
+
+class ContextLengthError(InvalidRequestError):
+    """The prompt leaves no room for an answer; the message has both numbers."""
+
+    code = "context_length_exceeded"
+
+
+class AuthenticationError(GatewayError):
+    """No key, or not one of ours. The message never repeats the key."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+    log_level = logging.INFO
+    outcome = "unauthenticated"
+
+
+class PermissionDeniedError(GatewayError):
+    """The tenant may not use this model."""
+
+    status = 403
+    type = "permission_error"
+    code = "model_not_allowed"
+    log_level = logging.INFO
+    outcome = "denied"
+
+
+class NotFoundError(GatewayError):
+    """No such path or object."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+    log_level = logging.INFO
+    outcome = "invalid"
+
+
+class ModelNotFoundError(NotFoundError):
+    """No such model; the message lists those the tenant may use."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowedError(GatewayError):
+    """The path exists, the method does not."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+    log_level = logging.INFO
+    outcome = "invalid"
+
+
+class BodyTooLargeError(GatewayError):
+    """The body is larger than the gateway reads."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "body_too_large"
+    log_level = logging.INFO
+    outcome = "invalid"
+
+
+class OverloadedError(GatewayError):
+    """Nothing is wrong with the request; try again in `retry_after_s`."""
+
+    status = 503
+    type = "server_error"
+    code = "overloaded"
+    log_level = logging.WARNING
+    outcome = "rejected"
+
+
+class DrainingError(OverloadedError):
+    """This replica is shutting down and takes no new work."""
+
+    code = "draining"
+
+
+class EngineDeadError(OverloadedError):
+    """The engine process is gone. It does not come back in this process."""
+
+    code = "engine_dead"
+    log_level = logging.ERROR
+    outcome = "error"
+
+
+class InternalError(GatewayError):
+    """A fault of ours. The client learns that it happened, the log learns why."""
+
+    code = "internal_error"
+
+
+class EngineError(InternalError):
+    """The engine failed on this request and lives on."""
+
+    code = "engine_error"

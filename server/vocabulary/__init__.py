@@ -1,0 +1,1 @@
+"""Vocabularies: token id -> bytes, text -> token ids, control tokens by name."""
