@@ -132,6 +132,26 @@ class EngineDelta:
     speculation: Speculation | None = None
 
 
+@dataclass(slots=True)
+class EngineStats:
+    """Figures of the engine as a whole, read when metrics are scraped.
+
+    `num_running`, `num_waiting` (requests) and `kv_cache_usage` (0..1) are of the last engine step; the rest are totals since the
+    start. Prefix figures count prompt tokens: looked up in the prefix cache, and found there. `num_drafts` are steps that
+    drafted; `accepted_per_position`, shape (most tokens of a draft,), counts how often the draft's token of that position was
+    taken, and is empty where the engine does not speculate.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    num_prefix_queried_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+
 class Engine(Protocol):
     """A running engine. All methods are called on one event loop."""
 
@@ -143,6 +163,11 @@ class Engine(Protocol):
     @property
     def facts(self) -> ModelFacts:
         """Facts of the loaded model."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's own counts. The object lives as long as the engine and changes under the reader; copy what must not."""
         ...
 
     def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
