@@ -70,13 +70,25 @@ class Media:
 
 
 @dataclass(slots=True, frozen=True)
+class EngineHints:
+    """Facts for engines that choose replies by them (the scripted one); the real engine ignores them.
+
+    `tenant` and `model` are configured names. `last_user_text`: what the last user message says, images left out.
+    """
+
+    tenant: str = ""
+    model: str = ""
+    last_user_text: str = ""
+
+
+@dataclass(slots=True, frozen=True)
 class EngineRequest:
     """One generation.
 
     `request_id` is unique among running requests. `token_ids`, shape (num_prompt_tokens,), is the whole prompt. `cache_salt` is
     never empty: an empty salt would mean the shared prefix cache. `priority`: lower runs first. `grammar`: a structural tag as
     JSON. `reasoning_ended`: whether the grammar holds from the first token (True) or only after the reasoning (False); None
-    without a grammar.
+    without a grammar. `hints` never change what a real engine generates.
     """
 
     request_id: str
@@ -87,6 +99,7 @@ class EngineRequest:
     media: tuple[Media, ...] = ()
     grammar: str | None = None
     reasoning_ended: bool | None = None
+    hints: EngineHints = EngineHints()
 
     def __post_init__(self) -> None:
         if not self.cache_salt:
