@@ -1,0 +1,142 @@
+"""Kimi K3's prompt format.
+
+Role: one implementation of `base.PromptFormat`. In the prompt come, in this order: tools, effort, the conversation, tool choice,
+response format, and the beginning of the assistant message that the model is to finish.
+Source: Moonshot's published encoder for Kimi K3; its token counts are in the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from server.errors import InvalidRequestError
+from server.prompts.base import Conversation, Prompt
+from server.prompts.notes import CONSTANT_TEXTS, write_effort, write_response_format, write_tool_choice, write_tools
+from server.prompts.segments import Segment, SegmentEncoder
+from server.prompts.tool_calls import PlacedMessage, place, write_calls
+from server.prompts.xtml import CONTROL, STRUCTURAL_TEXTS, Writer
+from server.vocabulary.base import Vocabulary
+
+_ROLES: Final = ("system", "user", "assistant", "tool")
+_LONG_PROMPT_CHARS: Final = 20_000
+"""From about here on encoding takes milliseconds and is done beside the event loop."""
+
+
+class KimiK3Format:
+    """Renders conversations for Kimi K3, over any vocabulary with its control tokens.
+
+    The stub that hosted K3 does not count is the opened channel, `<|open|>think<|sep|>`: three tokens of K3's own vocabulary. A
+    continued message (`partial`) has no stub: the prompt ends in what the client wrote, so every token counts.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises `ValueError` where `vocabulary` lacks K3's control tokens."""
+        self._encoder = SegmentEncoder(vocabulary, CONTROL, (*STRUCTURAL_TEXTS, *CONSTANT_TEXTS))
+        self._num_stub_tokens = {thinking: len(self._encoder.encode(_stub(thinking))) for thinking in (False, True)}
+
+    async def render(self, conversation: Conversation) -> Prompt:
+        segments = segments_of(conversation)
+        if sum([len(segment.text) for segment in segments]) > _LONG_PROMPT_CHARS:
+            token_ids = await asyncio.to_thread(self._encoder.encode, segments)
+        else:
+            token_ids = self._encoder.encode(segments)
+        if _continues(conversation):
+            return Prompt(token_ids)
+        return Prompt(token_ids, self._num_stub_tokens[conversation.thinking], in_reasoning=conversation.thinking)
+
+
+def segments_of(conversation: Conversation) -> list[Segment]:
+    """What the model is to see. Raises `InvalidRequestError` with the path of what can't be rendered."""
+    writer = Writer()
+    if conversation.tools:
+        write_tools(writer, conversation.tools, "tools")
+    if conversation.thinking and conversation.effort:
+        write_effort(writer, conversation.effort)
+    placed = list(place(conversation.messages))
+    unfinished = placed.pop() if _continues(conversation) else None
+    for item in placed:
+        _write_message(writer, item, conversation.thinking)
+    write_tool_choice(writer, conversation.tool_choice)
+    write_response_format(writer, conversation.response_format)
+    if unfinished:
+        _write_unfinished(writer, unfinished, conversation.thinking)
+    else:
+        writer.open("message", ("role", "assistant"))
+        writer.segments += _stub(conversation.thinking)
+    return writer.segments
+
+
+def _stub(thinking: bool) -> list[Segment]:
+    """The opening of the channel that the model writes in."""
+    writer = Writer()
+    writer.open("think" if thinking else "response")
+    return writer.segments
+
+
+def _continues(conversation: Conversation) -> bool:
+    """Whether the last message is an assistant's with `partial` true, to be continued. On other messages that means nothing."""
+    last: Mapping[str, Any] = conversation.messages[-1] if conversation.messages else {}
+    return last.get("role") == "assistant" and last.get("partial") is True
+
+
+def _write_message(writer: Writer, item: PlacedMessage, thinking: bool) -> None:
+    message, param = item.message, item.param
+    role = "system" if message["role"] == "developer" else message["role"]
+    if role not in _ROLES:
+        raise InvalidRequestError(f"`{role}` is no role: use one of {', '.join(_ROLES)}", param=f"{param}.role")
+    if role == "system" and message.get("tools"):
+        write_tools(writer, message["tools"], f"{param}.tools", later=True)
+        return
+    if role == "tool":
+        writer.open("message", ("role", role), ("tool", item.tool), ("index", str(item.number)))
+    else:
+        _open_message(writer, role, message)
+    if role == "assistant":
+        _write_thinking(writer, message, thinking)
+        writer.open("response")
+        _write_content(writer, message, param)
+        writer.close("response")
+        write_calls(writer, message.get("tool_calls") or (), f"{param}.tool_calls")
+    else:
+        _write_content(writer, message, param)
+    writer.close_message()
+
+
+def _write_unfinished(writer: Writer, item: PlacedMessage, thinking: bool) -> None:
+    """The assistant message to be continued: its response channel stays open."""
+    if item.message.get("tool_calls"):
+        raise InvalidRequestError(
+            "a `partial` message is continued in its text: send it without `tool_calls`", param=f"{item.param}.tool_calls"
+        )
+    _open_message(writer, "assistant", item.message)
+    _write_thinking(writer, item.message, thinking)
+    writer.open("response")
+    _write_content(writer, item.message, item.param)
+
+
+def _open_message(writer: Writer, role: str, message: Mapping[str, Any]) -> None:
+    name = message.get("name")
+    writer.open("message", ("role", role), *([("name", str(name))] if name else []))
+
+
+def _write_thinking(writer: Writer, message: Mapping[str, Any], thinking: bool) -> None:
+    """The reasoning channel of an earlier answer: always there when thinking is on, even empty, and never when it is off."""
+    if thinking:
+        reasoning = str(message.get("reasoning_content") or message.get("reasoning") or "")
+        writer.element("think", text=reasoning if reasoning.strip() else "")
+
+
+def _write_content(writer: Writer, message: Mapping[str, Any], param: str) -> None:
+    """Text of a message, a segment for each part. Raises `InvalidRequestError` for parts that are not text."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        writer.text(content or "")
+        return
+    for number, part in enumerate(content):
+        if part["type"] != "text":
+            raise InvalidRequestError(
+                f"`{part['type']}` parts are not supported: this model takes text only", param=f"{param}.content[{number}]"
+            )
+        writer.text(part["text"])
