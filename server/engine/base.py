@@ -40,8 +40,8 @@ class ModelFacts:
 class Sampling:
     """How the next token is chosen. None means: the engine's default.
 
-    `max_tokens` >= 1. `logprobs`: number of alternatives per token, None for no log probabilities. `logit_bias`: token id -> bias.
-    `stop_token_ids` end the answer in addition to the model's own end tokens; `ignore_eos` disables the model's own.
+    `max_tokens` >= 1. `logprobs`: number of alternatives per token, None for no log probabilities. `logit_bias`: token id ->
+    bias. `stop_token_ids` end the answer in addition to the model's own end tokens; `ignore_eos` disables the model's own.
     """
 
     max_tokens: int
@@ -187,8 +187,8 @@ class Engine(Protocol):
         """Deltas of one generation, as they are made.
 
         Closing or cancelling the generator aborts the request and frees its seat within one engine step.
-        Raises, at the first `__anext__`: `InvalidRequestError` for what the engine refuses. Raises at any time: `EngineError` when
-        this request failed, `EngineDeadError` when the engine is gone.
+        Raises, at the first `__anext__`: `InvalidRequestError` for what the engine refuses. Raises at any time: `EngineError`
+        when this request failed, `EngineDeadError` when the engine is gone.
         """
         ...
 

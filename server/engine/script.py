@@ -1,0 +1,263 @@
+"""Scripts: which answer the scripted engine gives to which request.
+
+Role: reads the file that `--script` names. A script is a list of rules, tried in order; the first whose `when` holds wins.
+Invariant: a script is read whole before anything is served, and every mistake in it is reported at once, each with its place.
+Must not: know how answers are paced or delivered (`scripted.py`).
+
+Text is literal: it becomes ordinary tokens, also where it spells a marker, and the author opens and closes K3's channels. The
+answer to a prompt that ends in the think channel is written as
+
+    reply:
+      - text: "Let me think."
+      - control: ["</think>", "<response>"]
+      - text: "Hello!"
+      - control: ["</response>", "</message>"]
+      - stop
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from server.engine.base import EngineHints
+from server.engine.scripted_markup import MARKERS, Markup, json_kind
+from server.engine.scripted_mistakes import ABSENT, Mistakes, shown
+from server.engine.scripted_reply import Repeat, Step, Tokens, Wait, Word
+from server.vocabulary.base import Vocabulary
+
+_RULE_KEYS = ("when", "tokens_per_step", "step_interval_ms", "reply", "cached_tokens", "spec")
+_WHEN_KEYS = ("contains", "regex", "tenant", "model")
+_ENDINGS = tuple(word.value for word in Word)
+_ELEMENT_KEYS = {"call": ("tool", "index"), "argument": ("key", "type", "value")}
+_STEP_KEYS = ("text", "control", "ids", "wait_ms", "repeat", "call", "argument")
+
+
+class ScriptError(ValueError):
+    """A script that cannot be used. `mistakes` has one line for each, with its place as in `rules[2].reply[0].text`."""
+
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("the script has mistakes:\n" + "\n".join(f"  {mistake}" for mistake in mistakes))
+        self.mistakes = mistakes
+
+
+@dataclass(slots=True, frozen=True)
+class When:
+    """Which requests a rule answers; all that is given must hold. `contains` and `regex` look at the last user text."""
+
+    contains: str | None = None
+    regex: re.Pattern[str] | None = None
+    tenant: str | None = None
+    model: str | None = None
+
+    def holds(self, hints: EngineHints) -> bool:
+        """Whether the rule answers a request with these facts."""
+        return (
+            (self.contains is None or self.contains in hints.last_user_text)
+            and (self.regex is None or self.regex.search(hints.last_user_text) is not None)
+            and (self.tenant is None or self.tenant == hints.tenant)
+            and (self.model is None or self.model == hints.model)
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class DraftFigures:
+    """Speculation that a rule pretends: in each step, of `draft` drafted tokens `accepted` are taken."""
+
+    draft: int
+    accepted: int
+
+
+@dataclass(slots=True, frozen=True)
+class Rule:
+    """One answer. `cached_tokens` None means: simulate a prefix cache; a number is reported as it is, fitting or not."""
+
+    reply: tuple[Step, ...]
+    when: When = When()
+    tokens_per_step: int = 1
+    step_interval_s: float = 0.0
+    cached_tokens: int | None = None
+    spec: DraftFigures | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Script:
+    """Rules in the order they are tried."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def rule_for(self, hints: EngineHints) -> tuple[int, Rule] | None:
+        """The first rule that answers such a request, with its index; None where none does."""
+        return next(((index, rule) for index, rule in enumerate(self.rules) if rule.when.holds(hints)), None)
+
+
+def read_script(path: Path, vocabulary: Vocabulary) -> Script:
+    """The script in file `path`, YAML or JSON. Raises `ScriptError`, and `OSError` where there is no such file."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        data = json.loads(text)
+    except ValueError:
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ScriptError([f"`{path}` is neither JSON nor YAML: {error}"]) from error
+    return parse_script(data, vocabulary)
+
+
+def parse_script(data: Any, vocabulary: Vocabulary) -> Script:
+    """The script that `data`, decoded YAML or JSON, describes. Raises `ScriptError` with every mistake."""
+    if data is None:
+        return Script()
+    if not isinstance(data, list):
+        raise ScriptError([f"rules: a list of rules is needed, not {shown(data)}"])
+    reader = _Reader(vocabulary)
+    rules = tuple(reader.rule(item, f"rules[{index}]") for index, item in enumerate(data))
+    if reader.mistakes.lines:
+        raise ScriptError(reader.mistakes.lines)
+    return Script(rules)
+
+
+class _Reader:
+    """Reads one script; `mistakes` grow on the way."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._markup = Markup(vocabulary)
+        self.mistakes = Mistakes()
+
+    def rule(self, data: Any, path: str) -> Rule:
+        data = self.mistakes.mapping(data, path, _RULE_KEYS)
+        reply = data.get("reply", ABSENT)
+        if reply is ABSENT:
+            self.mistakes.add(path, "`reply` is missing: give a list of steps")
+            reply = []
+        cached = data.get("cached_tokens")
+        return Rule(
+            reply=self._steps(reply, f"{path}.reply"),
+            when=self._when(data.get("when"), f"{path}.when"),
+            tokens_per_step=self.mistakes.integer(data.get("tokens_per_step", 1), f"{path}.tokens_per_step", minimum=1),
+            step_interval_s=self.mistakes.milliseconds(data.get("step_interval_ms", 0), f"{path}.step_interval_ms"),
+            cached_tokens=None if cached is None else self.mistakes.integer(cached, f"{path}.cached_tokens"),
+            spec=self._spec(data.get("spec"), f"{path}.spec"),
+        )
+
+    def _when(self, data: Any, path: str) -> When:
+        if data is None:
+            return When()
+        data = self.mistakes.mapping(data, path, _WHEN_KEYS)
+        words = {key: self.mistakes.string(value, f"{path}.{key}") for key, value in data.items() if key in _WHEN_KEYS}
+        regex = None
+        if "regex" in words:
+            try:
+                regex = re.compile(words["regex"])
+            except re.error as error:
+                self.mistakes.add(f"{path}.regex", f"`{words['regex']}` is not a regular expression: {error}")
+        return When(words.get("contains"), regex, words.get("tenant"), words.get("model"))
+
+    def _spec(self, data: Any, path: str) -> DraftFigures | None:
+        if data is None:
+            return None
+        data = self.mistakes.mapping(data, path, ("draft", "accepted"))
+        draft = self.mistakes.integer(data.get("draft", ABSENT), f"{path}.draft", minimum=1)
+        accepted = self.mistakes.integer(data.get("accepted", ABSENT), f"{path}.accepted")
+        if accepted > draft:
+            self.mistakes.add(f"{path}.accepted", f"{accepted} is more than the {draft} tokens of `draft`")
+        return DraftFigures(draft, accepted)
+
+    def _steps(self, data: Any, path: str) -> tuple[Step, ...]:
+        if not isinstance(data, list):
+            self.mistakes.add(path, f"a list of steps is needed, not {shown(data)}")
+            return ()
+        return tuple(self._step(item, f"{path}[{index}]") for index, item in enumerate(data))
+
+    def _step(self, data: Any, path: str) -> Step:
+        if isinstance(data, str):
+            if data in MARKERS:
+                return self._control(data, path)
+            if data in _ENDINGS:
+                return Word(data)
+            endings = ", ".join(f"`{word}`" for word in _ENDINGS)
+            self.mistakes.add(path, f"{shown(data)} is no step: a bare word is one of {endings}; text is written `text: …`")
+            return Tokens(())
+        data = self.mistakes.mapping(data, path, _STEP_KEYS)
+        if len(data) > 1:
+            self.mistakes.add(path, f"a step has one key, this one has {len(data)}: write a list item for each")
+            return Tokens(())
+        key, value = next(iter(data.items()), ("", None))
+        inner = f"{path}.{key}"
+        match key:
+            case "text":
+                return Tokens(tuple(self._vocabulary.encode(self.mistakes.string(value, inner))))
+            case "control":
+                return self._control(value, inner)
+            case "call" | "argument":
+                return Tokens(tuple(self._element(key, value, inner)))
+            case "ids":
+                return self._ids(value, inner)
+            case "wait_ms":
+                return Wait(self.mistakes.milliseconds(value, inner))
+            case "repeat":
+                return self._repeat(value, inner)
+            case _:
+                return Tokens(())  # no mapping or an unknown key, already reported
+
+    def _control(self, data: Any, path: str) -> Tokens:
+        items = data if isinstance(data, list) else [data]
+        token_ids: list[int] = []
+        for index, item in enumerate(items):
+            inner = f"{path}[{index}]"
+            if isinstance(item, str):
+                try:
+                    token_ids += self._markup.word(item)
+                except ValueError as error:
+                    self.mistakes.add(inner, str(error))
+                continue
+            item = self.mistakes.mapping(item, inner, tuple(_ELEMENT_KEYS))
+            for key, value in item.items():
+                token_ids += self._element(key, value, f"{inner}.{key}")
+        return Tokens(tuple(token_ids))
+
+    def _element(self, key: str, data: Any, path: str) -> list[int]:
+        if key not in _ELEMENT_KEYS:
+            return []  # already reported
+        data = self.mistakes.mapping(data, path, _ELEMENT_KEYS[key])
+        if not data:
+            return []
+        try:
+            if key == "call":
+                index = data.get("index", 1)
+                number = index if isinstance(index, str) else str(self.mistakes.integer(index, f"{path}.index"))
+                tool = self.mistakes.string(data.get("tool", ABSENT), f"{path}.tool")
+                return self._markup.opener("call", tool=tool, index=number)
+            value = data.get("value", ABSENT)
+            if value is ABSENT:
+                self.mistakes.add(f"{path}.value", "is missing")
+                return []
+            name = self.mistakes.string(data.get("key", ABSENT), f"{path}.key")
+            kind = self.mistakes.string(data.get("type", json_kind(value)), f"{path}.type")
+            return self._markup.argument(name, kind, value)
+        except TypeError:
+            self.mistakes.add(f"{path}.value", f"{shown(data.get('value'))} is no JSON value: put it in quotes")
+        except ValueError as error:
+            self.mistakes.add(path, str(error))
+        return []
+
+    def _ids(self, data: Any, path: str) -> Tokens:
+        if not isinstance(data, list):
+            self.mistakes.add(path, f"a list of token ids is needed, not {shown(data)}")
+            return Tokens(())
+        last = self._vocabulary.size - 1
+        return Tokens(tuple(self.mistakes.integer(item, f"{path}[{i}]", maximum=last) for i, item in enumerate(data)))
+
+    def _repeat(self, data: Any, path: str) -> Repeat:
+        data = self.mistakes.mapping(data, path, ("times", "of"))
+        times = self.mistakes.integer(data.get("times", ABSENT), f"{path}.times")
+        steps = self._steps(data.get("of", []), f"{path}.of")
+        if not data.get("of"):
+            self.mistakes.add(f"{path}.of", "is empty: give the steps to repeat")
+        return Repeat(times, steps)
