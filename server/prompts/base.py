@@ -18,8 +18,9 @@ class Conversation:
     """What the model is to answer, free of any API's shape of options.
 
     `messages` and `tools` are in OpenAI's shape, already checked by `protocol/`. `tool_choice` is `auto`, `required` or `none` as
-    the prompt tells it. `thinking` False means: answer without a reasoning channel. `effort` None means: say nothing about effort.
-    `response_format` is OpenAI's object, or None for text. `template_options` are for formats that use the model's own template.
+    the prompt tells it. `thinking` False means: answer without a reasoning channel. `effort` None means: say nothing about
+    effort. `response_format` is OpenAI's object, or None for text. `template_options` are for formats that use the model's own
+    template.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -35,8 +36,8 @@ class Conversation:
 class Prompt:
     """A rendered prompt.
 
-    `token_ids`, shape (num_prompt_tokens,). `num_stub_tokens`: tokens at the end that open the channel the model writes in; hosted
-    K3 does not count them in `usage.prompt_tokens`. `in_reasoning`: whether the answer starts inside the reasoning channel.
+    `token_ids`, shape (num_prompt_tokens,). `num_stub_tokens`: tokens at the end that open the channel the model writes in;
+    hosted K3 does not count them in `usage.prompt_tokens`. `in_reasoning`: whether the answer starts in the reasoning channel.
     """
 
     token_ids: list[int]

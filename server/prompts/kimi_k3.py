@@ -8,7 +8,7 @@ Source: Moonshot's published encoder for Kimi K3; its token counts are in the te
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from server.errors import InvalidRequestError
@@ -20,8 +20,8 @@ from server.prompts.xtml import CONTROL, STRUCTURAL_TEXTS, Writer
 from server.vocabulary.base import Vocabulary
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
-_LONG_PROMPT_CHARS: Final = 20_000
-"""From about here on encoding takes milliseconds and is done beside the event loop."""
+_LONG_CHARS: Final = 30_000
+_MARKUP_CHARS: Final = 40
 
 
 class KimiK3Format:
@@ -37,11 +37,12 @@ class KimiK3Format:
         self._num_stub_tokens = {thinking: len(self._encoder.encode(_stub(thinking))) for thinking in (False, True)}
 
     async def render(self, conversation: Conversation) -> Prompt:
-        segments = segments_of(conversation)
-        if sum([len(segment.text) for segment in segments]) > _LONG_PROMPT_CHARS:
-            token_ids = await asyncio.to_thread(self._encoder.encode, segments)
-        else:
-            token_ids = self._encoder.encode(segments)
+        if _is_long(conversation):
+            return await asyncio.to_thread(self._render, conversation)
+        return self._render(conversation)
+
+    def _render(self, conversation: Conversation) -> Prompt:
+        token_ids = self._encoder.encode(segments_of(conversation))
         if _continues(conversation):
             return Prompt(token_ids)
         return Prompt(token_ids, self._num_stub_tokens[conversation.thinking], in_reasoning=conversation.thinking)
@@ -73,6 +74,22 @@ def _stub(thinking: bool) -> list[Segment]:
     writer = Writer()
     writer.open("think" if thinking else "response")
     return writer.segments
+
+
+def _is_long(conversation: Conversation) -> bool:
+    """Whether rendering takes milliseconds and belongs beside the event loop. Looks no further than it must."""
+    left = _LONG_CHARS
+    pending: list[object] = [conversation.messages, conversation.tools, conversation.response_format]
+    while pending and left > 0:
+        value = pending.pop()
+        if isinstance(value, str):
+            left -= len(value)
+        elif isinstance(value, Mapping):
+            left -= _MARKUP_CHARS
+            pending.extend(value.values())
+        elif isinstance(value, Sequence):
+            pending.extend(value)
+    return left <= 0
 
 
 def _continues(conversation: Conversation) -> bool:

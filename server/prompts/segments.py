@@ -35,7 +35,7 @@ class SegmentEncoder:
         """
         names = frozenset(control)
         if missing := sorted(names - vocabulary.control.keys()):
-            raise ValueError(f"the vocabulary has no control tokens `{missing}`: use the vocabulary of a model of this prompt format")
+            raise ValueError(f"the vocabulary has no control tokens `{missing}`: use that of a model with this prompt format")
         self._encode = vocabulary.encode
         self._control = {name: vocabulary.control[name] for name in names}
         self._constants = {text: vocabulary.encode(text) for text in constants}

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tokenizers
 
 from server.vocabulary.utf8 import well_formed
+
+_REPLACEMENT: Final = "\ufffd"
 
 
 class BpeVocabulary:
@@ -30,6 +32,7 @@ class BpeVocabulary:
         ordinary = {token: token_id for token, token_id in vocabulary.items() if token_id not in self._control_ids}
         self._pieces = _pieces(ordinary, self._control)
         self._bpe = _text_encoder(specification, ordinary)
+        self._missing = _missing_bytes(ordinary)
 
     @classmethod
     def from_file(cls, path: Path) -> BpeVocabulary:
@@ -56,11 +59,18 @@ class BpeVocabulary:
         return self._control_ids
 
     def encode(self, text: str) -> list[int]:
-        """As in `Vocabulary`. Surrogate pairs are joined and lone surrogates read as U+FFFD. May be called from any thread."""
+        """As in `Vocabulary`. Surrogate pairs are joined and lone surrogates read as U+FFFD. May be called from any thread.
+
+        Characters with a byte that has no token, as some models have none for control characters, are read as U+FFFD, too.
+        """
         try:
-            text.encode()
+            data = text.encode()
         except UnicodeEncodeError:
             text = well_formed(text)
+            data = text.encode()
+        if self._missing and len(data.translate(None, self._missing)) < len(data):
+            missing = frozenset(self._missing)
+            text = "".join([char if missing.isdisjoint(char.encode()) else _REPLACEMENT for char in text])
         token_ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
         return token_ids
 
@@ -93,6 +103,14 @@ def _pieces(ordinary: Mapping[str, int], control: Mapping[str, int]) -> list[byt
     for name, token_id in control.items():
         pieces[token_id] = name.encode()
     return pieces
+
+
+def _missing_bytes(ordinary: Mapping[str, int]) -> bytes:
+    """The bytes that can't be encoded. Raises `ValueError` where even U+FFFD can't."""
+    missing = bytes(value for character, value in _byte_of_character().items() if character not in ordinary)
+    if set(missing) & set(_REPLACEMENT.encode()):
+        raise ValueError("the bytes of U+FFFD have no tokens")
+    return missing
 
 
 def _byte_of_character() -> dict[str, int]:
