@@ -98,7 +98,10 @@ class Script:
 
 def read_script(path: Path, vocabulary: Vocabulary) -> Script:
     """The script in file `path`, YAML or JSON. Raises `ScriptError`, and `OSError` where there is no such file."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ScriptError([f"`{path}` is not UTF-8: {error}"]) from error
     try:
         data = json.loads(text)
     except ValueError:
@@ -132,13 +135,11 @@ class _Reader:
 
     def rule(self, data: Any, path: str) -> Rule:
         data = self.mistakes.mapping(data, path, _RULE_KEYS)
-        reply = data.get("reply", ABSENT)
-        if reply is ABSENT:
+        if data and "reply" not in data:
             self.mistakes.add(path, "`reply` is missing: give a list of steps")
-            reply = []
         cached = data.get("cached_tokens")
         return Rule(
-            reply=self._steps(reply, f"{path}.reply"),
+            reply=self._steps(data.get("reply", []), f"{path}.reply"),
             when=self._when(data.get("when"), f"{path}.when"),
             tokens_per_step=self.mistakes.integer(data.get("tokens_per_step", 1), f"{path}.tokens_per_step", minimum=1),
             step_interval_s=self.mistakes.milliseconds(data.get("step_interval_ms", 0), f"{path}.step_interval_ms"),

@@ -191,7 +191,8 @@ class ScriptedEngine:
             entry.num_cached_tokens = num_found if rule.cached_tokens is None else rule.cached_tokens
             self._stats.num_prefix_queried_tokens += len(request.token_ids)
             self._stats.num_prefix_hit_tokens += entry.num_cached_tokens
-        return Answer(rule, entry, sequence, self._stats, self._vocabulary.size)
+        num_logprobs = request.sampling.logprobs
+        return Answer(rule, entry, sequence, self._stats, num_logprobs=num_logprobs, vocabulary_size=self._vocabulary.size)
 
     def _ending(self, request: EngineRequest) -> Ending:
         end_token_ids = self._facts.end_token_ids

@@ -15,13 +15,22 @@ from server.engine.scripted_reply import Output
 class Answer:
     """Makes the deltas of one request, and counts them in `entry` and `stats`."""
 
-    def __init__(self, rule: Rule, entry: Entry, sequence: CachedSequence, stats: EngineStats, vocabulary_size: int) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        entry: Entry,
+        sequence: CachedSequence,
+        stats: EngineStats,
+        *,
+        num_logprobs: int | None,
+        vocabulary_size: int,
+    ) -> None:
         self.rule = rule
         self._entry = entry
         self._sequence = sequence
         self._stats = stats
+        self._num_logprobs = num_logprobs
         self._vocabulary_size = vocabulary_size
-        self._num_logprobs = entry.request.sampling.logprobs
         self._num_steps = 0
 
     @property

@@ -1,13 +1,13 @@
 """What the scripted engine was asked, for `GET /debug/engine`.
 
-Invariant: bounded in entries and in token ids; the newest stay.
+Invariant: bounded in entries and in token ids, the newest stay; neither prompts nor pixels are kept alive by it.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from server.engine.base import EngineRequest
@@ -20,61 +20,68 @@ MAX_TOKENS = 8_000_000
 class Entry:
     """One request as it arrived, and what became of it.
 
-    `rule`: index of the rule that answers it, None for the fixed reply. `end`: the finish reason, or `closed`, `error`, `dead`,
-    `invalid`; None while it runs.
+    `token_ids`, shape (num_prompt_tokens,); `facts`: the rest of the request as JSON types. `rule`: index of the rule that
+    answers it, None for the fixed reply. `end`: the finish reason, or `closed`, `error`, `dead`, `invalid`; None while it runs.
     """
 
-    request: EngineRequest
     token_ids: array[int]
+    facts: dict[str, Any]
     rule: int | None = None
     num_cached_tokens: int = 0
     num_generated_tokens: int = 0
     end: str | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """The entry as JSON types."""
+        return {
+            **self.facts,
+            "token_ids": self.token_ids.tolist(),
+            "rule": self.rule,
+            "num_cached_tokens": self.num_cached_tokens,
+            "num_generated_tokens": self.num_generated_tokens,
+            "end": self.end,
+        }
 
-@dataclass(slots=True)
+
 class Record:
-    """The last requests and aborts. An abort is a call of `abort` or a generator closed before its end."""
+    """The last requests and aborts. An abort is a call of `abort`, or a generator closed before its end."""
 
-    entries: deque[Entry] = field(default_factory=deque)
-    aborts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_ENTRIES))
-    num_tokens: int = 0
+    def __init__(self, max_entries: int = MAX_ENTRIES, max_tokens: int = MAX_TOKENS) -> None:
+        self._max_entries = max_entries
+        self._max_tokens = max_tokens
+        self._entries: deque[Entry] = deque()
+        self._aborts: deque[dict[str, Any]] = deque(maxlen=max_entries)
+        self._num_tokens = 0
 
     def add(self, request: EngineRequest) -> Entry:
         """Note a request."""
-        entry = Entry(request, array("q", request.token_ids))
-        self.entries.append(entry)
-        self.num_tokens += len(entry.token_ids)
-        while len(self.entries) > MAX_ENTRIES or (self.num_tokens > MAX_TOKENS and len(self.entries) > 1):
-            self.num_tokens -= len(self.entries.popleft().token_ids)
+        entry = Entry(array("q", request.token_ids), _facts(request))
+        self._entries.append(entry)
+        self._num_tokens += len(entry.token_ids)
+        while len(self._entries) > self._max_entries or (self._num_tokens > self._max_tokens and len(self._entries) > 1):
+            self._num_tokens -= len(self._entries.popleft().token_ids)
         return entry
 
     def add_abort(self, request_id: str, cause: str, *, known: bool) -> None:
         """Note an abort. `cause`: `abort` or `closed`; `known`: whether such a request was running."""
-        self.aborts.append({"request_id": request_id, "cause": cause, "known": known})
+        self._aborts.append({"request_id": request_id, "cause": cause, "known": known})
 
     def as_json(self) -> dict[str, Any]:
         """Everything, oldest first, as JSON types."""
-        return {"requests": [_entry_as_json(entry) for entry in self.entries], "aborts": list(self.aborts)}
+        return {"requests": [entry.as_json() for entry in self._entries], "aborts": list(self._aborts)}
 
 
-def _entry_as_json(entry: Entry) -> dict[str, Any]:
-    request = entry.request
-    sampling = asdict(request.sampling)
+def _facts(request: EngineRequest) -> dict[str, Any]:
+    sampling = {**asdict(request.sampling), "stop_token_ids": list(request.sampling.stop_token_ids)}
     if request.sampling.logit_bias is not None:
         sampling["logit_bias"] = {str(token_id): bias for token_id, bias in request.sampling.logit_bias.items()}
     return {
         "request_id": request.request_id,
-        "token_ids": entry.token_ids.tolist(),
         "cache_salt": request.cache_salt,
         "priority": request.priority,
         "grammar": request.grammar,
         "reasoning_ended": request.reasoning_ended,
-        "media": [{"content_hash": m.content_hash, "width": m.width, "height": m.height} for m in request.media],
-        "sampling": {**sampling, "stop_token_ids": list(request.sampling.stop_token_ids)},
+        "media": [{"content_hash": image.content_hash, "width": image.width, "height": image.height} for image in request.media],
+        "sampling": sampling,
         "hints": asdict(request.hints),
-        "rule": entry.rule,
-        "num_cached_tokens": entry.num_cached_tokens,
-        "num_generated_tokens": entry.num_generated_tokens,
-        "end": entry.end,
     }

@@ -1,0 +1,305 @@
+"""Reading scripts: what every step means, and that all mistakes are told."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.engine.base import EngineHints, Sampling
+from server.engine.script import DraftFigures, Script, ScriptError, parse_script, read_script
+from server.engine.scripted_reply import Ending, Output, Wait, Word, outputs
+from server.vocabulary.byte import ByteVocabulary
+
+VOCABULARY = ByteVocabulary()
+OPEN, CLOSE, SEP, END = (VOCABULARY.control[f"<|{name}|>"] for name in ("open", "close", "sep", "end_of_msg"))
+
+
+class NoControls(ByteVocabulary):
+    """A vocabulary without K3's structure, as a plain model has."""
+
+    @property
+    def control(self) -> dict[str, int]:
+        return {"</s>": 256}
+
+
+def played(
+    *reply: Any, tokens_per_step: int = 1_000_000, max_tokens: int = 1_000_000, **sampling: Any
+) -> list[Output | Wait | Word]:
+    rule = parse_script([{"reply": list(reply)}], VOCABULARY).rules[0]
+    ending = Ending(END, frozenset({END}), max_tokens, Sampling(max_tokens, **sampling))
+    return list(outputs(rule.reply, tokens_per_step, ending))
+
+
+def said(*reply: Any) -> list[int]:
+    """Token ids of a reply that ends as with `stop`, without the end token."""
+    (output,) = played(*reply)
+    assert isinstance(output, Output)
+    assert ("stop", END) == (output.finish, output.token_ids[-1])
+    return list(output.token_ids[:-1])
+
+
+def marker(kind: int, text: str) -> list[int]:
+    return [kind, *text.encode(), SEP]
+
+
+def mistakes(data: Any, vocabulary: ByteVocabulary = VOCABULARY) -> list[str]:
+    with pytest.raises(ScriptError) as caught:
+        parse_script(data, vocabulary)
+    return caught.value.mistakes
+
+
+def test_text_is_ordinary_tokens_also_where_it_spells_a_marker() -> None:
+    assert list(b"<|open|>think<|sep|>") == said({"text": "<|open|>think<|sep|>"})
+
+
+def test_control_words_are_control_tokens_and_other_words_are_tag_names() -> None:
+    assert marker(CLOSE, "think") == said({"control": ["close", "think", "sep"]})
+
+
+@pytest.mark.parametrize("tag", ["think", "response", "tools"])
+def test_opening_shorthands(tag: str) -> None:
+    assert marker(OPEN, tag) == said({"control": [f"<{tag}>"]})
+
+
+@pytest.mark.parametrize("tag", ["think", "response", "tools", "call", "argument", "message"])
+def test_closing_shorthands(tag: str) -> None:
+    assert marker(CLOSE, tag) == said({"control": [f"</{tag}>"]}) == said(f"</{tag}>")
+
+
+def test_any_control_token_goes_by_its_full_name() -> None:
+    assert [VOCABULARY.control["[EOS]"]] == said({"control": ["[EOS]"]})
+
+
+def test_ids_are_taken_as_they_are() -> None:
+    assert [1, OPEN, 255] == said({"ids": [1, OPEN, 255]})
+
+
+@pytest.mark.parametrize("as_own_step", [True, False])
+def test_call_is_an_opener_with_escaped_attributes(as_own_step: bool) -> None:
+    call = {"call": {"tool": 'a&"b', "index": 2}}
+    expected = marker(OPEN, 'call tool="a&amp;&quot;b" index="2"')
+    assert expected == said(call if as_own_step else {"control": [call]})
+
+
+@pytest.mark.parametrize("as_own_step", [True, False])
+@pytest.mark.parametrize(
+    ("argument", "kind", "text"),
+    [
+        ({"value": "plain <|close|>"}, "string", "plain <|close|>"),
+        ({"value": 4}, "number", "4"),
+        ({"value": 1.5}, "number", "1.5"),
+        ({"value": True}, "boolean", "true"),
+        ({"value": None}, "null", "null"),
+        ({"value": ["é", 1]}, "array", '["é", 1]'),
+        ({"value": {"a": 1}}, "object", '{"a": 1}'),
+        ({"type": "number", "value": "007"}, "number", "007"),
+        ({"type": "string", "value": 7}, "string", "7"),
+    ],
+)
+def test_argument_is_a_whole_element(as_own_step: bool, argument: dict[str, Any], kind: str, text: str) -> None:
+    step = {"argument": {"key": "k", **argument}}
+    expected = [*marker(OPEN, f'argument key="k" type="{kind}"'), *text.encode(), *marker(CLOSE, "argument")]
+    assert expected == said(step if as_own_step else {"control": [step]})
+
+
+def test_repeat_plays_its_steps_again_and_may_be_nested() -> None:
+    inner = {"repeat": {"times": 2, "of": [{"text": "b"}]}}
+    assert list(b"abbabbabb") == said({"repeat": {"times": 3, "of": [{"text": "a"}, inner]}})
+    assert [] == said({"repeat": {"times": 0, "of": [{"text": "a"}]}})
+
+
+def test_repeat_is_lazy() -> None:
+    rule = parse_script([{"reply": [{"repeat": {"times": 10**12, "of": [{"text": "ab"}]}}]}], VOCABULARY).rules[0]
+    ending = Ending(END, frozenset({END}), 10**12, Sampling(10**12))
+    assert [b"aba", b"bab"] == [
+        bytes(item.token_ids) for item in islice(outputs(rule.reply, 3, ending), 2) if isinstance(item, Output)
+    ]
+
+
+def test_outputs_hold_tokens_per_step_and_cross_step_borders() -> None:
+    expected = [Output((97, 98)), Output((99, 100)), Output((101, END), "stop")]
+    assert expected == played({"text": "abc"}, {"text": "de"}, "stop", tokens_per_step=2)
+
+
+def test_a_pause_lets_out_what_was_said_before_it() -> None:
+    expected = [Output((97,)), Wait(0.5), Output((98, END), "stop")]
+    assert expected == played({"text": "a"}, {"wait_ms": 500}, {"text": "b"}, tokens_per_step=8)
+
+
+@pytest.mark.parametrize("word", ["error", "die", "hang"])
+def test_a_fault_lets_out_what_was_said_before_it_and_ends_the_reply(word: str) -> None:
+    assert [Output((97,)), Word(word)] == played({"text": "a"}, word, {"text": "b"}, tokens_per_step=8)
+
+
+def test_length_ends_without_an_end_token() -> None:
+    assert [Output((97, 98), "length")] == played({"text": "ab"}, "length")
+    assert [Output((), "length")] == played("length")
+
+
+def test_stop_and_the_end_of_the_reply_say_the_end_token() -> None:
+    assert [Output((97, END), "stop")] == played({"text": "a"}, "stop", {"text": "b"}) == played({"text": "a"})
+    assert [Output((END,), "stop")] == played()
+
+
+def test_an_end_token_within_the_reply_ends_it() -> None:
+    assert [Output((97, END), "stop")] == played({"text": "a"}, {"control": ["end_of_msg"]}, {"text": "b"})
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 2, 3, 7])
+def test_max_tokens_is_exact(tokens_per_step: int) -> None:
+    items = [
+        item for item in played({"text": "abcdefgh"}, tokens_per_step=tokens_per_step, max_tokens=5) if isinstance(item, Output)
+    ]
+    assert b"abcde" == b"".join(bytes(item.token_ids) for item in items)
+    assert [None] * (len(items) - 1) + ["length"] == [item.finish for item in items]
+
+
+def test_a_stop_token_ends_the_answer_and_is_named() -> None:
+    assert [Output((97, 98), "stop", 98)] == played({"text": "abc"}, stop_token_ids=(98,))
+    assert [Output((97, 98), "stop", 98)] == played({"text": "abc"}, stop_token_ids=(98,), max_tokens=2)
+
+
+def test_an_answer_that_ignores_its_end_starts_over() -> None:
+    assert [Output((97, END, 97, END, 97), "length")] == played({"text": "a"}, "stop", max_tokens=5, ignore_eos=True)
+    assert [Output((97, END), "stop", END)] == played({"text": "a"}, ignore_eos=True, stop_token_ids=(END,))
+
+
+@pytest.mark.parametrize(
+    ("when", "matching", "other"),
+    [
+        ({"contains": "rain"}, EngineHints(last_user_text="will it rain?"), EngineHints(last_user_text="sun")),
+        ({"regex": "^a+$"}, EngineHints(last_user_text="aaa"), EngineHints(last_user_text="baaa")),
+        ({"tenant": "acme"}, EngineHints(tenant="acme"), EngineHints(tenant="acme2")),
+        ({"model": "k3"}, EngineHints(model="k3"), EngineHints(model="")),
+        (
+            {"contains": "x", "regex": "y", "tenant": "t", "model": "m"},
+            EngineHints("t", "m", "xy"),
+            EngineHints("t", "m", "x"),
+        ),
+    ],
+)
+def test_when_wants_all_that_it_names(when: dict[str, str], matching: EngineHints, other: EngineHints) -> None:
+    script = parse_script([{"when": when, "reply": ["stop"]}], VOCABULARY)
+    assert [0, None] == [found and found[0] for found in (script.rule_for(matching), script.rule_for(other))]
+
+
+def test_the_first_rule_that_holds_wins_and_one_without_when_always_does() -> None:
+    rules = [{"when": {"contains": "a"}, "reply": []}, {"reply": []}, {"when": {"contains": "b"}, "reply": []}]
+    script = parse_script(rules, VOCABULARY)
+    found = [script.rule_for(EngineHints(last_user_text=text)) for text in ("ab", "b", "")]
+    assert [0, 1, 1] == [rule and rule[0] for rule in found]
+
+
+def test_the_figures_of_a_rule() -> None:
+    rule = {"tokens_per_step": 4, "step_interval_ms": 20, "cached_tokens": 128, "spec": {"draft": 7, "accepted": 3}, "reply": []}
+    read = parse_script([rule, {"reply": []}], VOCABULARY).rules
+    assert (4, 0.02, 128, DraftFigures(7, 3)) == (
+        read[0].tokens_per_step,
+        read[0].step_interval_s,
+        read[0].cached_tokens,
+        read[0].spec,
+    )
+    assert (1, 0.0, None, None) == (read[1].tokens_per_step, read[1].step_interval_s, read[1].cached_tokens, read[1].spec)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (3, "rules[0]: `3` is not a mapping"),
+        ({}, "rules[0]: is empty"),
+        ({"tokens_per_step": 2}, "rules[0]: `reply` is missing"),
+        ({"reply": "hi"}, "rules[0].reply: a list of steps is needed, not `'hi'`"),
+        ({"reply": [], "replies": []}, "rules[0]: unknown key `replies`"),
+        ({"reply": [], "tokens_per_step": 0}, "rules[0].tokens_per_step: `0` is not a whole number from 1 on"),
+        ({"reply": [], "step_interval_ms": "fast"}, "rules[0].step_interval_ms: `'fast'` is not a number of milliseconds"),
+        ({"reply": [], "step_interval_ms": float("inf")}, "rules[0].step_interval_ms: `inf` is not"),
+        ({"reply": [], "cached_tokens": -1}, "rules[0].cached_tokens: `-1` is not a whole number from 0 on"),
+        ({"reply": [], "cached_tokens": True}, "rules[0].cached_tokens: `True` is not a whole number"),
+        ({"reply": [], "spec": {"draft": 3, "accepted": 4}}, "rules[0].spec.accepted: 4 is more than the 3 tokens of `draft`"),
+        ({"reply": [], "spec": {"draft": 3}}, "rules[0].spec.accepted: is missing"),
+        ({"reply": [], "when": {"contain": "x"}}, "rules[0].when: unknown key `contain`"),
+        ({"reply": [], "when": {"contains": 3}}, "rules[0].when.contains: `3` is not text"),
+        ({"reply": [], "when": {"regex": "("}}, "rules[0].when.regex: `(` is not a regular expression"),
+        ({"reply": ["hello"]}, "rules[0].reply[0]: `'hello'` is no step"),
+        ({"reply": [None]}, "rules[0].reply[0]: `None` is not a mapping"),
+        ({"reply": [{"txt": "a"}]}, "rules[0].reply[0]: unknown key `txt`"),
+        ({"reply": [{"text": "a", "wait_ms": 1}]}, "rules[0].reply[0]: a step has one key, this one has 2"),
+        ({"reply": [{"text": True}]}, "rules[0].reply[0].text: `True` is not text"),
+        ({"reply": [{"ids": 3}]}, "rules[0].reply[0].ids: a list of token ids is needed"),
+        ({"reply": [{"ids": [0, 512]}]}, "rules[0].reply[0].ids[1]: `512` is not a whole number from 0 to 511"),
+        ({"reply": [{"wait_ms": -1}]}, "rules[0].reply[0].wait_ms: `-1` is not"),
+        ({"reply": [{"repeat": {"of": ["stop"]}}]}, "rules[0].reply[0].repeat.times: is missing"),
+        ({"reply": [{"repeat": {"times": 2}}]}, "rules[0].reply[0].repeat.of: is empty"),
+        ({"reply": [{"repeat": {"times": 2, "of": [{"ids": "x"}]}}]}, "rules[0].reply[0].repeat.of[0].ids: a list"),
+        ({"reply": [{"control": ["open", 7]}]}, "rules[0].reply[0].control[1]: `7` is not a mapping"),
+        ({"reply": [{"control": [{"cal": {}}]}]}, "rules[0].reply[0].control[0]: unknown key `cal`"),
+        ({"reply": [{"call": {"index": 1}}]}, "rules[0].reply[0].call.tool: is missing"),
+        ({"reply": [{"call": {"tool": "f", "index": -1}}]}, "rules[0].reply[0].call.index: `-1` is not"),
+        ({"reply": [{"argument": {"key": "k"}}]}, "rules[0].reply[0].argument.value: is missing"),
+        ({"reply": [{"argument": {"value": 1}}]}, "rules[0].reply[0].argument.key: is missing"),
+        ({"reply": [{"argument": {"key": "k", "value": {1, 2}}}]}, "rules[0].reply[0].argument.value: `{1, 2}` is no JSON value"),
+    ],
+)
+def test_one_mistake_is_told_once_with_its_place(rule: Any, expected: str) -> None:
+    told = mistakes([rule])
+    assert expected == told[0][: len(expected)]
+    assert 1 == len(told)
+
+
+def test_every_mistake_is_told() -> None:
+    rules = [{"reply": ["nonsense", {"ids": [-1]}]}, {"reply": [], "spec": []}, {"when": 1, "reply": [{"wait_ms": "1"}]}]
+    places = ["rules[0].reply[0]", "rules[0].reply[1].ids[0]", "rules[1].spec", "rules[1].spec.draft", "rules[1].spec.accepted"]
+    told = mistakes(rules)
+    assert [*places, "rules[2].reply[0].wait_ms", "rules[2].when"] == [line.split(":")[0] for line in told]
+
+
+def test_the_error_shows_every_mistake() -> None:
+    error = ScriptError(["rules[0]: a", "rules[1]: b"])
+    assert isinstance(error, ValueError)
+    assert "the script has mistakes:\n  rules[0]: a\n  rules[1]: b" == str(error)
+
+
+def test_structure_needs_a_vocabulary_that_has_it() -> None:
+    reply = [{"control": ["open", "think"]}, {"call": {"tool": "f"}}, {"text": "fine"}]
+    told = mistakes([{"reply": reply}], NoControls())
+    assert ["rules[0].reply[0].control[0]", "rules[0].reply[1].call"] == [line.split(":")[0] for line in told]
+
+
+@pytest.mark.parametrize("data", [{"rules": []}, "stop", 3])
+def test_a_script_is_a_list(data: Any) -> None:
+    assert "rules: a list of rules is needed" == mistakes(data)[0][:32]
+
+
+def test_files_are_yaml_or_json_and_say_the_same(tmp_path: Path) -> None:
+    rules = [
+        {
+            "when": {"contains": "\U0001f600"},
+            "reply": [{"text": "tab\t"}, {"repeat": {"times": 1_000_000, "of": ["<think>"]}}, "stop"],
+        }
+    ]
+    as_json, as_yaml, empty = tmp_path / "a.json", tmp_path / "a.yaml", tmp_path / "empty.yaml"
+    as_json.write_text(json.dumps(rules, indent="\t"))
+    as_yaml.write_text(
+        """
+- when: {contains: '😀'}
+  reply:
+    - text: "tab\\t"
+    - repeat: {times: 1_000_000, of: ['<think>']}
+    - stop
+""",
+        encoding="utf-8",
+    )
+    empty.write_text("# nothing yet\n")
+    assert parse_script(rules, VOCABULARY) == read_script(as_json, VOCABULARY) == read_script(as_yaml, VOCABULARY)
+    assert Script() == read_script(empty, VOCABULARY)
+
+
+@pytest.mark.parametrize("content", [b"- reply: [", b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_as_a_script(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "script.yaml").write_bytes(content)
+    with pytest.raises(ScriptError, match=r"script\.yaml"):
+        read_script(tmp_path / "script.yaml", VOCABULARY)

@@ -1,0 +1,321 @@
+"""What the scripted engine does beyond the contract that every engine keeps (`tests/contract`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from server.engine.base import EngineHints, EngineStats, Media, Speculation
+from server.engine.scripted import ScriptedEngine
+from server.engine.scripted_polite import ANSWER, REASONING
+from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
+from server.vocabulary.byte import ByteVocabulary
+
+Staged = Callable[..., Any]
+HANG = {"when": {"contains": "hang"}, "reply": [{"text": "…"}, "hang"]}
+DIE = {"when": {"contains": "die"}, "reply": [{"text": "oh"}, "die"]}
+OK = {"reply": [{"text": "ok"}]}
+
+
+def named(text: str) -> EngineHints:
+    return EngineHints(last_user_text=text)
+
+
+async def test_the_rule_is_chosen_by_the_hints(staged: Staged) -> None:
+    stage = staged(
+        [{"when": {"tenant": "acme"}, "reply": [{"text": "A"}]}, {"when": {"contains": "x"}, "reply": [{"text": "X"}]}]
+    )
+    assert "A<|end_of_msg|>" == await stage.text(hints=EngineHints(tenant="acme", last_user_text="x"))
+    assert "X<|end_of_msg|>" == await stage.text(hints=named("x"))
+    assert [0, 1] == [entry["rule"] for entry in stage.engine.recorded()["requests"]]
+
+
+@pytest.mark.parametrize(
+    ("stub", "expected"),
+    [
+        (
+            "think",
+            f"{REASONING}<|close|>think<|sep|><|open|>response<|sep|>{ANSWER}<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>",
+        ),
+        ("response", f"{ANSWER}<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>"),
+        (None, f"{ANSWER}<|end_of_msg|>"),
+    ],
+)
+async def test_without_a_rule_the_reply_is_polite_and_in_the_open_channel(
+    staged: Staged, vocabulary: ByteVocabulary, stub: str | None, expected: str
+) -> None:
+    opened = [] if stub is None else [vocabulary.control["<|open|>"], *vocabulary.encode(stub), vocabulary.control["<|sep|>"]]
+    assert expected == await staged().text([*vocabulary.encode("Hi"), *opened])
+
+
+async def test_typed_markers_open_no_channel(staged: Staged) -> None:
+    assert f"{ANSWER}<|end_of_msg|>" == await staged().text("<|open|>think<|sep|>")
+
+
+async def test_a_vocabulary_without_k3s_structure_gets_plain_text() -> None:
+    class Plain(ByteVocabulary):
+        @property
+        def control(self) -> dict[str, int]:
+            return {"</s>": 300}
+
+    engine = ScriptedEngine(Plain())
+    assert (300,) == engine.facts.end_token_ids
+    assert frozenset({"text"}) == engine.facts.modalities
+
+
+def test_a_vocabulary_without_any_end_token_is_refused() -> None:
+    class Endless(ByteVocabulary):
+        @property
+        def control(self) -> dict[str, int]:
+            return {}
+
+    with pytest.raises(ValueError, match="end_token_ids"):
+        ScriptedEngine(Endless())
+    assert (10,) == ScriptedEngine(Endless(), end_token_ids=(10,)).facts.end_token_ids
+
+
+async def test_the_interval_lies_between_the_steps_and_waits_add_to_it(staged: Staged) -> None:
+    stage = staged([{"step_interval_ms": 250, "tokens_per_step": 2, "reply": [{"text": "abcd"}, {"wait_ms": 500}, "length"]}])
+    reader = await stage.start()
+    assert [b"ab"] == [bytes(delta.token_ids) for delta in reader.deltas]
+    assert [0.25] == stage.timer.pending
+    await stage.advance(0.125)
+    assert 1 == len(reader.deltas)
+    await stage.advance(0.125)
+    assert [b"ab", b"cd"] == [bytes(delta.token_ids) for delta in reader.deltas]
+    await stage.advance(0.5)
+    assert 2 == len(reader.deltas)
+    await stage.advance(0.25)
+    assert [None, None, "length"] == [delta.finish_reason for delta in reader.deltas]
+
+
+async def test_without_an_interval_others_get_their_turn_at_each_step(staged: Staged) -> None:
+    stage = staged([{"reply": [{"text": "abcdef"}]}])
+    order: list[int] = []
+
+    async def read(number: int) -> None:
+        async for _ in stage.engine.generate(stage.request()):
+            order.append(number)
+
+    await asyncio.gather(read(0), read(1))
+    assert [0, 1] * 7 == order
+
+
+async def test_error_fails_this_request_only(staged: Staged) -> None:
+    stage = staged(
+        [
+            {"when": {"contains": "bad"}, "reply": [{"text": "a"}, "error"]},
+            {"when": {"contains": "worse"}, "reply": ["error"]},
+            OK,
+        ]
+    )
+    reader, first = await stage.start(hints=named("bad")), await stage.start(hints=named("worse"))
+    assert ([97], EngineError) == (reader.token_ids, type(reader.error))
+    assert ([], EngineError) == (first.token_ids, type(first.error))
+    assert ["error", "error"] == [entry["end"] for entry in stage.engine.recorded()["requests"]]
+    assert "ok<|end_of_msg|>" == await stage.text()
+    assert 0 == stage.engine.num_unfinished
+    assert not stage.engine.dead
+
+
+async def test_die_takes_everything_along(staged: Staged) -> None:
+    stage = staged([HANG, DIE, {"step_interval_ms": 10, "reply": [{"text": "slow"}]}], seats=3)
+    death = asyncio.ensure_future(stage.engine.wait_dead())
+    others = [await stage.start(hints=named("hang")), await stage.start()]
+    assert (False, False) == (stage.engine.dead, death.done())
+    culprit = await stage.start(hints=named("die"))
+    assert [111, 104] == culprit.token_ids
+    assert [EngineDeadError] * 3 == [type(reader.error) for reader in (*others, culprit)]
+    assert (True, True, 0) == (stage.engine.dead, death.done(), stage.engine.num_unfinished)
+    with pytest.raises(EngineDeadError):
+        await stage.ask()
+    assert ["dead"] * 4 == [entry["end"] for entry in stage.engine.recorded()["requests"]]
+
+
+async def test_death_reaches_those_that_wait_for_a_seat(staged: Staged) -> None:
+    stage = staged([HANG], seats=1)
+    await stage.start(hints=named("hang"))
+    waiting = await stage.start(hints=named("hang"))
+    stage.engine.kill()
+    await stage.settle()
+    assert ([], EngineDeadError) == (waiting.deltas, type(waiting.error))
+
+
+async def test_hang_says_no_more_until_it_is_aborted_or_closed(staged: Staged) -> None:
+    stage = staged([HANG])
+    aborted, cancelled = await stage.start(hints=named("hang")), await stage.start(hints=named("hang"))
+    await stage.advance(1e6)
+    assert 2 == stage.engine.num_unfinished
+    await stage.engine.abort("r1")
+    cancelled.task.cancel()
+    await stage.settle()
+    assert [None, None, None, "abort"] == [delta.finish_reason for delta in aborted.deltas]
+    assert cancelled.task.cancelled()
+    assert 0 == stage.engine.num_unfinished
+
+
+async def test_abort_ends_a_pause_and_a_place_in_the_queue(staged: Staged) -> None:
+    stage = staged([{"reply": [{"wait_ms": 1000}]}], seats=1)
+    pausing, waiting = await stage.start(), await stage.start()
+    await stage.engine.abort("r2")
+    await stage.engine.abort("r1")
+    await stage.settle()
+    assert [["abort"]] * 2 == [[delta.finish_reason for delta in reader.deltas] for reader in (pausing, waiting)]
+    assert ([], 0) == (stage.timer.pending, stage.engine.num_unfinished)
+
+
+async def test_close_ends_what_runs_and_refuses_what_comes(staged: Staged) -> None:
+    stage = staged([HANG])
+    death = asyncio.ensure_future(stage.engine.wait_dead())
+    reader = await stage.start(hints=named("hang"))
+    await stage.engine.close()
+    await stage.engine.close()
+    await stage.settle()
+    assert (EngineDeadError, 0, False) == (type(reader.error), stage.engine.num_unfinished, death.done())
+    with pytest.raises(EngineDeadError, match="closed"):
+        await stage.ask()
+    death.cancel()
+
+
+async def test_seats_go_by_priority_then_by_arrival(staged: Staged) -> None:
+    stage = staged([{"step_interval_ms": 10, "reply": [{"text": "a"}, "length"]}], seats=1)
+    readers = [await stage.start(priority=priority) for priority in (0, 1, 0, -1, 1)]
+    assert (1, 4) == (stage.engine.stats.num_running, stage.engine.stats.num_waiting)
+    order: list[int] = []
+    for _ in readers:
+        await stage.advance(0.01)
+        order += [number for number, reader in enumerate(readers) if reader.task.done() and number not in order]
+    assert [0, 3, 2, 1, 4] == order
+    assert (0, 0) == (stage.engine.stats.num_running, stage.engine.stats.num_waiting)
+
+
+@pytest.mark.parametrize("seats", [1, 3])
+async def test_no_more_than_the_seats_generate_at_once(staged: Staged, seats: int) -> None:
+    stage = staged([HANG], seats=seats)
+    readers = [await stage.start(hints=named("hang")) for _ in range(5)]
+    assert [3] * seats + [0] * (5 - seats) == [len(reader.token_ids) for reader in readers]
+    readers[4].task.cancel()
+    readers[0].task.cancel()
+    await stage.settle()
+    assert 3 == len(readers[seats].token_ids)
+    assert (seats, 3 - seats) == (stage.engine.stats.num_running, stage.engine.stats.num_waiting)
+
+
+async def test_a_finished_request_frees_its_seat_before_its_reader_is_done(staged: Staged) -> None:
+    stage = staged([OK], seats=1)
+    generation = stage.engine.generate(stage.request())
+    while (await anext(generation)).finish_reason is None:
+        pass
+    assert 0 == stage.engine.num_unfinished
+    assert "ok<|end_of_msg|>" == await stage.text()
+    await generation.aclose()
+    assert [] == stage.engine.recorded()["aborts"]
+
+
+async def test_the_cache_simulation_gives_way_to_the_rules_figure(staged: Staged) -> None:
+    stage = staged([{"when": {"contains": "x"}, "cached_tokens": 128, "reply": [{"text": "ab"}]}, OK])
+    assert [128, 128, 128] == [delta.num_cached_tokens for delta in await stage.ask("short", hints=named("x"))]
+    assert [0, 0, 0] == [delta.num_cached_tokens for delta in await stage.ask("a" * 200)]
+    assert [192, 192, 192] == [delta.num_cached_tokens for delta in await stage.ask("a" * 200)]
+    assert (405, 320) == (stage.engine.stats.num_prefix_queried_tokens, stage.engine.stats.num_prefix_hit_tokens)
+
+
+async def test_the_next_turn_finds_prompt_and_answer(staged: Staged, vocabulary: ByteVocabulary) -> None:
+    stage = staged([{"reply": [{"text": "b" * 100}]}])
+    await stage.ask("a" * 100)
+    turn = [*vocabulary.encode("a" * 100 + "b" * 100), vocabulary.control["<|end_of_msg|>"], *vocabulary.encode("c" * 100)]
+    assert 192 == (await stage.ask(turn))[0].num_cached_tokens
+
+
+async def test_speculation_counts_steps(staged: Staged) -> None:
+    stage = staged([{"tokens_per_step": 4, "spec": {"draft": 7, "accepted": 3}, "reply": [{"text": "a" * 9}]}])
+    deltas = await stage.ask()
+    assert [None, None, Speculation(3, 21, 9)] == [delta.speculation for delta in deltas]
+    stats = stage.engine.stats
+    assert (3, 21, [3, 3, 3, 0, 0, 0, 0]) == (stats.num_drafts, stats.num_draft_tokens, stats.accepted_per_position)
+
+
+async def test_a_request_and_its_end_are_recorded(staged: Staged) -> None:
+    stage = staged([{"reply": [{"text": "abc"}]}])
+    image = Media(content=object(), content_hash="cafe", width=3, height=2)
+    sampling = {"max_tokens": 2, "logit_bias": {5: 1.5}, "stop_token_ids": (7,)}
+    await stage.ask("hi", priority=4, grammar="{}", reasoning_ended=True, media=(image,), sampling=sampling, hints=named("hi"))
+    (entry,) = json.loads(json.dumps(stage.engine.recorded()))["requests"]
+    assert ([104, 105], "salt", 4, "{}", True) == tuple(
+        entry[key] for key in ("token_ids", "cache_salt", "priority", "grammar", "reasoning_ended")
+    )
+    assert [{"content_hash": "cafe", "width": 3, "height": 2}] == entry["media"]
+    assert (2, {"5": 1.5}, [7]) == tuple(entry["sampling"][key] for key in ("max_tokens", "logit_bias", "stop_token_ids"))
+    assert ("length", 2, 0) == tuple(entry[key] for key in ("end", "num_generated_tokens", "rule"))
+    assert "hi" == entry["hints"]["last_user_text"]
+
+
+async def test_aborts_are_recorded(staged: Staged) -> None:
+    stage = staged([HANG])
+    await stage.start(hints=named("hang"))
+    generation = stage.engine.generate(stage.request(hints=named("hang")))
+    await anext(generation)
+    await generation.aclose()
+    await stage.engine.abort("r1")
+    await stage.engine.abort("nobody")
+    await stage.settle()
+    expected = [
+        {"request_id": "r2", "cause": "closed", "known": True},
+        {"request_id": "r1", "cause": "abort", "known": True},
+        {"request_id": "nobody", "cause": "abort", "known": False},
+    ]
+    assert expected == stage.engine.recorded()["aborts"]
+    assert ["abort", "closed"] == [entry["end"] for entry in stage.engine.recorded()["requests"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"prompt": []}, InvalidRequestError, "empty"),
+        ({"prompt": [1, 512]}, InvalidRequestError, "`512`"),
+        ({"prompt": [1, -1]}, InvalidRequestError, "`-1`"),
+        ({"prompt": [1] * 64}, ContextLengthError, "64 tokens .* context of 64"),
+        ({"sampling": {"logit_bias": {600: 1.0}}}, InvalidRequestError, "`600`"),
+        ({"sampling": {"max_tokens": 0}}, InvalidRequestError, "`max_tokens` is `0`"),
+        ({"grammar": "{"}, InvalidRequestError, "grammar"),
+        ({"request_id": "taken"}, InvalidRequestError, "`taken` is already running"),
+    ],
+)
+async def test_what_is_refused(staged: Staged, given: dict[str, Any], error: type[InvalidRequestError], match: str) -> None:
+    stage = staged([HANG, OK], context_length=64)
+    await stage.start(request_id="taken", hints=named("hang"))
+    with pytest.raises(error, match=match):
+        await stage.ask(**given)
+    assert 1 == stage.engine.num_unfinished
+    assert "invalid" == stage.engine.recorded()["requests"][-1]["end"]
+
+
+async def test_the_context_limits_the_answer(staged: Staged) -> None:
+    stage = staged([{"reply": [{"text": "abcdef"}]}], context_length=64)
+    deltas = await stage.ask([1] * 60)
+    assert (4, "length") == (len(deltas), deltas[-1].finish_reason)
+
+
+async def test_chats_are_rendered_by_a_fixed_template(staged: Staged) -> None:
+    engine = staged().engine
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [{"type": "text", "text": "<|open|>"}]}]
+    assert list(b"system: Be kind.\nuser: <|open|>\nassistant: ") == await engine.render_chat(messages, (), {})
+    calls = [{"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}]
+    assert list(b'tools: [{"type": "function"}]\nassistant: [{"id": "a"}]\nassistant: ') == await engine.render_chat(
+        calls, [{"type": "function"}], {}
+    )
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.render_chat([{"role": "user", "content": [{"type": "image_url"}]}], (), {})
+    assert "messages[0].content[0]" == caught.value.param
+
+
+async def test_stats_of_an_idle_engine_are_zero_again(staged: Staged) -> None:
+    stage = staged([OK], seats=4)
+    await stage.start(hints=named("x"))
+    stats = stage.engine.stats
+    assert EngineStats(num_prefix_queried_tokens=6) == stats
+    assert stats is stage.engine.stats
