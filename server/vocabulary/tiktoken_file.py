@@ -92,7 +92,7 @@ class KimiVocabulary:
     def encode(self, text: str) -> list[int]:
         """As in `Vocabulary`. Surrogate pairs are joined and lone surrogates read as U+FFFD. May be called from any thread."""
         token_ids: list[int] = []
-        for chunk in _chunks(text):
+        for chunk in chunks(text):
             token_ids += self._bpe.encode_ordinary(chunk)
         return token_ids
 
@@ -100,7 +100,7 @@ class KimiVocabulary:
         return b"".join([self._pieces[token_id] for token_id in token_ids]).decode("utf-8", "replace")
 
 
-def _chunks(text: str) -> Iterator[str]:
+def chunks(text: str) -> Iterator[str]:
     """`text` cut where the checkpoint's tokeniser cuts it.
 
     That is after each 400,000 characters, and within these after each 25,000 characters of a run all blank or without a blank.
