@@ -71,10 +71,11 @@ class Ending:
 
         As in vLLM, an end token comes before a stop token, and both before the limit.
         """
-        if token_id in self.end_token_ids and not self.sampling.ignore_eos:
+        is_end_token = token_id in self.end_token_ids
+        if is_end_token and not self.sampling.ignore_eos:
             return Output((), "stop")
         if token_id in self.sampling.stop_token_ids:
-            return Output((), "stop", token_id)
+            return Output((), "stop", None if is_end_token else token_id)
         if num_tokens >= self.max_tokens:
             return Output((), "length")
         return None

@@ -165,7 +165,7 @@ def test_a_stop_token_ends_the_answer_and_is_named() -> None:
 
 def test_an_answer_that_ignores_its_end_starts_over() -> None:
     assert [Output((97, END, 97, END, 97), "length")] == played({"text": "a"}, "stop", max_tokens=5, ignore_eos=True)
-    assert [Output((97, END), "stop", END)] == played({"text": "a"}, ignore_eos=True, stop_token_ids=(END,))
+    assert [Output((97, END), "stop", None)] == played({"text": "a"}, ignore_eos=True, stop_token_ids=(END,))
 
 
 @pytest.mark.parametrize(
