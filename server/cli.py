@@ -1,0 +1,89 @@
+"""The command line: `k3-gateway serve | check-config | demo-model`.
+
+Role: composition. Turns flags into settings, settings into an engine and an application, and runs them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from server import settings as settings_module
+from server.settings import Settings, SettingsError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Gateway for Kimi K3 on vLLM.")
+
+Config = Annotated[Path | None, typer.Option(help="YAML configuration file.")]
+Profile = Annotated[str | None, typer.Option(help="Engine profile: a name, or a YAML file.")]
+
+
+def main() -> None:
+    """Entry point of `k3-gateway`."""
+    app()
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    profile: Profile = None,
+    engine: Annotated[str | None, typer.Option(help="`vllm` or `scripted`.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of the model's checkpoint, for the vllm engine.")] = None,
+    script: Annotated[Path | None, typer.Option(help="What the scripted engine says.")] = None,
+    vocab: Annotated[Path | None, typer.Option(help="Vocabulary of the scripted engine, a `tiktoken.model`.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+) -> None:
+    """Run the gateway."""
+    from server.serving import run  # loads the web framework, which `--help` and `check-config` need not wait for
+
+    flags: dict[str, Any] = {
+        "engine.profile": profile,
+        "engine.kind": engine,
+        "engine.model_path": model,
+        "engine.script": script,
+        "engine.vocab": vocab,
+        "http.host": host,
+        "http.port": port,
+    }
+    sys.exit(run(_settings(config, flags)))
+
+
+@app.command("check-config")
+def check_config(config: Config = None, profile: Profile = None) -> None:
+    """Print the effective settings, each with its origin; exit 2 with every mistake listed."""
+    try:
+        loaded, origins = settings_module.load_with_origins(config, {"engine.profile": profile})
+    except SettingsError as error:
+        _refuse(error.mistakes)
+    for name, value in sorted(settings_module.flatten(loaded).items()):
+        origin = next((origins[key] for key in origins if key == name or name.startswith(f"{key}.")), "default")
+        print(f"{name} = {value!r}  ({origin})")
+
+
+@app.command("demo-model")
+def demo_model(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes.")]) -> None:
+    """Build the small K3-shaped demo checkpoint."""
+    from server.demo_model.build import DemoModelError, build
+
+    started_s = time.monotonic()
+    try:
+        build(folder, lambda text: print(f"[{time.monotonic() - started_s:5.1f} s] {text}", flush=True))
+    except DemoModelError as error:
+        _refuse([str(error)])
+
+
+def _settings(config: Path | None, flags: dict[str, Any]) -> Settings:
+    try:
+        return settings_module.load(config, flags)
+    except SettingsError as error:
+        _refuse(error.mistakes)
+
+
+def _refuse(mistakes: list[str]) -> NoReturn:
+    for mistake in mistakes:
+        print(f"error: {mistake}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,56 @@
+"""From start to stop: the engine is opened beside the running server, watched, and closed at the end.
+
+Invariant: all background work belongs to one task group; when the engine dies, or can't be opened, `gateway.failure` says why and
+`on_failure` ends the process, so that a supervisor can restart it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import structlog
+from fastapi import FastAPI
+
+from server.engine.base import Engine
+from server.errors import EngineDeadError
+from server.gateway import Gateway
+
+OpenEngine = Callable[[], Awaitable[Engine]]
+log = structlog.get_logger(__name__)
+
+
+def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """The lifespan of one gateway's application."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(_run_engine(gateway, open_engine))
+            yield
+            gateway.draining = True
+            work.cancel()
+
+    return lifespan
+
+
+async def _run_engine(gateway: Gateway, open_engine: OpenEngine) -> None:
+    """Open the engine, serve with it until it dies or the gateway stops, close it."""
+    engine: Engine | None = None
+    try:
+        engine = await open_engine()
+        gateway.open(engine)
+        gc.collect()
+        gc.freeze()  # what start-up built lives as long as the process; the collector need not look at it again
+        gateway.on_ready()
+        await engine.wait_dead()
+        raise EngineDeadError("the engine has died")
+    except Exception as error:
+        log.error("engine_failed", error=str(error), exc_info=not isinstance(error, EngineDeadError))
+        gateway.failure = error
+        gateway.on_failure()
+    finally:
+        if engine is not None:
+            await engine.close()

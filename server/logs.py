@@ -1,0 +1,34 @@
+"""How log lines look and where they go: to standard error, for people or as JSON."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+from server.settings import LogSettings
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(settings: LogSettings) -> None:
+    """Set up logging for this process. Called once, by the command line."""
+    renderer: structlog.typing.Processor
+    if settings.format == "json":
+        renderer = structlog.processors.JSONRenderer()
+        shape: list[structlog.typing.Processor] = [structlog.processors.format_exc_info]
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        shape = []
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *shape,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

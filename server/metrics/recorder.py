@@ -1,0 +1,120 @@
+"""Records of requests -> metrics; the engine's own counts are read when a scrape asks.
+
+Role: step 9 of a request. Costs nothing per token: a request is counted once, when it has ended. The registry belongs to
+this object, so that two gateways in a process, or a test, have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from server.engine.base import Engine
+from server.metrics import catalog
+from server.record import GenerationRecord
+
+VLLM_PREFIX = "vllm:"
+
+
+class Recorder:
+    """All metrics of one gateway."""
+
+    def __init__(self, models: tuple[str, ...], registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._engine = _EngineCollector()
+        self.registry.register(self._engine)
+        self._metrics: dict[str, Any] = {}
+        for metric in catalog.RECORDED:
+            kind = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}[metric.kind]
+            options = {"buckets": metric.buckets} if metric.buckets else {}
+            self._metrics[metric.name] = kind(
+                catalog.PREFIX + metric.name, metric.meaning, metric.labels, registry=self.registry, **options
+            )
+
+    def watch(self, engine: Engine) -> None:
+        """Publish this engine's counts from now on."""
+        self._engine.engine = engine
+
+    def started(self, record: GenerationRecord) -> None:
+        """A generation begins."""
+        self._of(catalog.INFLIGHT, record.tenant, record.model).inc()
+
+    def ended(self, record: GenerationRecord) -> None:
+        """A generation has ended, however; called once."""
+        who = (record.tenant, record.model)
+        self._of(catalog.INFLIGHT, *who).dec()
+        self._of(catalog.REQUESTS, *who, record.api, record.outcome).inc()
+        for kind, count in (
+            ("input", record.num_input_tokens),
+            ("cached_input", record.num_cached_tokens),
+            ("output", record.num_output_tokens),
+            ("reasoning", record.num_reasoning_tokens),
+        ):
+            self._of(catalog.TOKENS, *who, kind).inc(count)
+        for outcome, count in (("delivered", record.num_tool_calls), ("cut", record.num_cut_tool_calls)):
+            if count:
+                self._of(catalog.TOOL_CALLS, *who, outcome).inc(count)
+        for kind, count in record.recoveries.items():
+            self._of(catalog.RECOVERIES, kind).inc(count)
+        if record.ended_s is not None:
+            self._of(catalog.REQUEST_SECONDS, *who).observe(record.ended_s - record.arrived_s)
+        if record.first_token_s is not None and record.last_token_s is not None:
+            self._of(catalog.TTFT_SECONDS, *who).observe(record.first_token_s - record.arrived_s)
+            decode_s = record.last_token_s - record.first_token_s
+            if decode_s > 0 and record.num_output_tokens > 1:
+                self._of(catalog.OUTPUT_SPEED, *who).observe((record.num_output_tokens - 1) / decode_s)
+
+    def exposition(self) -> tuple[bytes, str]:
+        """The text of a scrape and its content type; vLLM's own metrics, kept in the process's default registry, come with it."""
+        return generate_latest(self.registry) + generate_latest(_VllmOnly()), CONTENT_TYPE_LATEST
+
+    def _of(self, metric: catalog.Metric, *labels: str) -> Any:
+        found = self._metrics[metric.name]
+        return found.labels(*labels) if labels else found
+
+
+class _VllmOnly(CollectorRegistry):
+    """The `vllm:` families of the process's default registry."""
+
+    def collect(self) -> Iterator[Metric]:
+        return (family for family in REGISTRY.collect() if family.name.startswith(VLLM_PREFIX))
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's counts at each scrape."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        engine = self.engine
+        yield self._family(catalog.ENGINE_UP, float(engine is not None and not engine.dead))
+        if engine is None:
+            return
+        stats = engine.stats
+        for metric, value in (
+            (catalog.ENGINE_RUNNING, stats.num_running),
+            (catalog.ENGINE_WAITING, stats.num_waiting),
+            (catalog.ENGINE_KV_USAGE, stats.kv_cache_usage),
+            (catalog.ENGINE_PREFIX_QUERIED, stats.num_prefix_queried_tokens),
+            (catalog.ENGINE_PREFIX_HIT, stats.num_prefix_hit_tokens),
+            (catalog.ENGINE_DRAFTS, stats.num_drafts),
+            (catalog.ENGINE_DRAFT_TOKENS, stats.num_draft_tokens),
+        ):
+            yield self._family(metric, value)
+        accepted = CounterMetricFamily(
+            catalog.PREFIX + catalog.ENGINE_ACCEPTED.name, catalog.ENGINE_ACCEPTED.meaning, labels=catalog.ENGINE_ACCEPTED.labels
+        )
+        for position, count in enumerate(stats.accepted_per_position):
+            accepted.add_metric([str(position)], count)
+        yield accepted
+
+    def _family(self, metric: catalog.Metric, value: float) -> Metric:
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family: Metric = kind(catalog.PREFIX + metric.name, metric.meaning, value=value)
+        return family

@@ -1,0 +1,41 @@
+"""Bodies larger than the limit are refused, before they are read where their length is announced."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.errors import BodyTooLargeError, InvalidRequestError
+
+
+class BodyLimitMiddleware:
+    """Refuses bodies of more than `max_body_bytes`."""
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                if not value.isdigit():
+                    raise InvalidRequestError("the `content-length` header is not a number")
+                if int(value) > self._max_body_bytes:
+                    raise self._error()
+        num_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                num_bytes += len(message.get("body", b""))
+                if num_bytes > self._max_body_bytes:
+                    raise self._error()
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _error(self) -> BodyTooLargeError:
+        return BodyTooLargeError(f"the body has more than {self._max_body_bytes} bytes; send less, or ask for a higher limit")

@@ -1,0 +1,100 @@
+"""The outermost layer: request id, rendering of errors, and one log line a request.
+
+Role: step 1 of a request. Invariant: every response has an `x-request-id`; no exception leaves the application; the log never
+has a key, a prompt or an answer.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import structlog
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.clock import Clock
+from server.errors import GatewayError, InternalError
+from server.middleware.errors import error_response
+
+log = structlog.get_logger(__name__)
+_SANE_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
+_QUIET = frozenset({"/health", "/ready", "/metrics"})
+
+
+class EdgeMiddleware:
+    """Gives each request its id, and each failure its response."""
+
+    def __init__(self, app: ASGIApp, *, clock: Clock) -> None:
+        self._app = app
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        state["arrived_s"] = self._clock.monotonic_s()
+        state["log"] = {}
+        header = (b"x-request-id", request_id.encode())
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), header]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except GatewayError as error:
+            _log_error(error, request_id)
+            if not status:
+                await error_response(error)(scope, receive, send_with_id)
+        except ClientDisconnect:
+            state["log"].setdefault("outcome", "cancelled")
+        except Exception as error:
+            log.exception("request_failed", request_id=request_id, error=repr(error))
+            if not status:
+                unexpected = InternalError("the gateway failed on this request; it has been logged")
+                await error_response(unexpected)(scope, receive, send_with_id)
+        finally:
+            self._log(scope, status, state)
+
+    def _log(self, scope: Scope, status: int, state: dict[str, Any]) -> None:
+        level = "debug" if scope["path"] in _QUIET else "info"
+        getattr(log, level)(
+            "request",
+            request_id=state["request_id"],
+            method=scope["method"],
+            path=scope["path"][:200],
+            status=status or None,
+            seconds=round(self._clock.monotonic_s() - state["arrived_s"], 4),
+            **state["log"],
+        )
+
+
+def _log_error(error: GatewayError, request_id: str) -> None:
+    if error.__cause__ is not None:
+        log.log(
+            error.log_level,
+            "request_failed",
+            request_id=request_id,
+            code=error.code,
+            error=error.message,
+            exc_info=error.__cause__,
+        )
+    else:
+        log.log(error.log_level, "request_failed", request_id=request_id, code=error.code, error=error.message[:500])
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's `x-request-id` where it is sane, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value.decode())
+    return uuid.uuid4().hex

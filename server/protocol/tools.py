@@ -1,0 +1,102 @@
+"""Checks of tool declarations, `tool_choice` and `response_format`, shared by every place that takes them.
+
+The objects stay as the client sent them: the model is shown all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from server.errors import InvalidRequestError
+
+MAX_NAME_CHARS = 256
+TOOL_CHOICES = ("auto", "required", "none")
+RESPONSE_FORMATS = ("text", "json_object", "json_schema")
+
+
+def _want_object(value: Any, param: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"`{param}` is missing or not an object", param=param)
+    return value
+
+
+def check_tools(tools: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Each tool is `{"type": "function", "function": {"name": …}}`, names differ. Raises `InvalidRequestError`."""
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        param = f"{where}[{index}]"
+        if tool.get("type") != "function":
+            raise InvalidRequestError(f"`{param}.type` is `{tool.get('type')}`; it must be `function`", param=f"{param}.type")
+        function = _want_object(tool.get("function"), f"{param}.function")
+        name = function.get("name")
+        if not isinstance(name, str) or not name:
+            raise InvalidRequestError(f"`{param}.function.name` is missing; name the function", param=f"{param}.function.name")
+        if len(name) > MAX_NAME_CHARS:
+            raise InvalidRequestError(
+                f"`{param}.function.name` has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed",
+                param=f"{param}.function.name",
+            )
+        if name in seen:
+            raise InvalidRequestError(
+                f"`{param}.function.name` repeats `{name}`; names must differ", param=f"{param}.function.name"
+            )
+        seen.add(name)
+        if function.get("parameters") is not None:
+            _want_object(function["parameters"], f"{param}.function.parameters")
+
+
+def tool_names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Names of checked tools, in order."""
+    return tuple(tool["function"]["name"] for tool in tools)
+
+
+def named_choice(choice: str | Mapping[str, Any] | None) -> str | None:
+    """The function's name where `tool_choice` names one, else None."""
+    if isinstance(choice, Mapping):
+        name = choice["function"]["name"]
+        return str(name)
+    return None
+
+
+def check_tool_choice(choice: str | Mapping[str, Any] | None, tools: Sequence[Mapping[str, Any]]) -> None:
+    """`auto`, `required`, `none`, or an object naming a declared function. Raises `InvalidRequestError`."""
+    if choice is None:
+        return
+    if isinstance(choice, str):
+        if choice not in TOOL_CHOICES:
+            raise InvalidRequestError(
+                f"`tool_choice` is `{choice[:40]}`; it must be `auto`, `required`, `none` or name a function", param="tool_choice"
+            )
+        if choice == "required" and not tools:
+            raise InvalidRequestError("`tool_choice` is `required` but `tools` is empty; declare a tool", param="tool_choice")
+        return
+    if choice.get("type") != "function":
+        raise InvalidRequestError(
+            f"`tool_choice.type` is `{choice.get('type')}`; it must be `function`", param="tool_choice.type"
+        )
+    name = _want_object(choice.get("function"), "tool_choice.function").get("name")
+    if name not in tool_names(tools):
+        raise InvalidRequestError(
+            f"`tool_choice.function.name` is `{name}`, which is not in `tools`", param="tool_choice.function.name"
+        )
+
+
+def check_response_format(response_format: Mapping[str, Any] | None) -> None:
+    """`text`, `json_object` or `json_schema` with a name and a schema. Raises `InvalidRequestError`."""
+    if response_format is None:
+        return
+    kind = response_format.get("type")
+    if kind not in RESPONSE_FORMATS:
+        raise InvalidRequestError(
+            f"`response_format.type` is `{kind}`; it must be `text`, `json_object` or `json_schema`", param="response_format.type"
+        )
+    if kind != "json_schema":
+        return
+    where = "response_format.json_schema"
+    schema = _want_object(response_format.get("json_schema"), where)
+    if not isinstance(schema.get("name"), str) or not schema["name"]:
+        raise InvalidRequestError(f"`{where}.name` is missing; name the schema", param=f"{where}.name")
+    _want_object(schema.get("schema"), f"{where}.schema")
+    if schema.get("strict") is not None and not isinstance(schema["strict"], bool):
+        raise InvalidRequestError(f"`{where}.strict` is not true or false", param=f"{where}.strict")

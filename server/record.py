@@ -1,0 +1,49 @@
+"""What is remembered of one request, on every ending.
+
+Role: filled in by `generation.py` while the request runs, read afterwards by metrics, the access log and the answer's `usage`.
+Bottom layer. Times are of the monotonic clock, in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class GenerationRecord:
+    """One generation request.
+
+    `num_input_tokens` counts the whole prompt as the engine sees it; `num_prompt_tokens` is what clients are told (K3: without
+    the stub that opens the answer's channel). `num_output_tokens` counts every generated token, markers included, over
+    all choices.
+    `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
+    output that were read around, by kind.
+    """
+
+    request_id: str
+    tenant: str
+    model: str
+    arrived_s: float
+    api: str = "chat"
+    num_input_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    num_reasoning_tokens: int = 0
+    num_tool_calls: int = 0
+    num_cut_tool_calls: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    engine_started_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    ended_s: float | None = None
+    outcome: str = "cancelled"
+    finish_reason: str | None = None
+    recoveries: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def num_cached_prompt_tokens(self) -> int:
+        """Cached tokens as clients are told: never more than the prompt tokens they are told."""
+        return min(self.num_cached_tokens, self.num_prompt_tokens)

@@ -1,0 +1,22 @@
+"""`GET /health` (the process lives) and `GET /ready` (it can take a request now). No key."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from server.routes.gateway import gateway_of
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """Answers as long as the process does."""
+    return {"status": "ok"}
+
+
+@router.get("/ready")
+async def ready(request: Request) -> dict[str, str]:
+    """200 when a request can be taken, 503 with the reason when not."""
+    gateway_of(request).check_ready()
+    return {"status": "ready"}

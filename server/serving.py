@@ -1,0 +1,172 @@
+"""Running one gateway: opens the engine that the settings name, serves HTTP, and says when it is ready.
+
+Role: composition below `cli.py`. Returns the process's exit code: 0 after an orderly stop, 1 when the engine failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+from pydantic import SecretStr
+
+from server import logs
+from server.app import create_app
+from server.engine.base import Engine
+from server.lifespan import OpenEngine
+from server.settings import Settings
+from server.tenancy.keys import new_key
+
+
+def say(text: str) -> None:
+    """A line for the person who started the gateway."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop."""
+    logs.configure(settings.log)
+    started_s = time.monotonic()
+    settings, key, is_new = _with_key(settings)
+    try:
+        listener = _bind(settings.http.host, settings.http.port)
+        open_engine = engine_opener(settings)
+    except (OSError, ValueError) as error:
+        say(f"error: {error}")
+        return 2
+    app = create_app(settings, open_engine)
+    gateway = app.state.gateway
+    server = _Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=settings.http.drain_timeout_s,
+            timeout_keep_alive=75,
+            backlog=4096,
+        )
+    )
+    host, port = listener.getsockname()[:2]
+    base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    model = gateway.models.models[0].name
+
+    def ready() -> None:
+        say(_banner(base_url, model, key, is_new, time.monotonic() - started_s))
+
+    gateway.on_ready = ready
+    gateway.on_failure = server.stop
+    server.on_stop = gateway.drain
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(sockets=[listener]))
+    return 1 if gateway.failure is not None else 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, with the gateway told that it is to stop before the open streams are waited for.
+
+    The first signal drains, the second stops at once; either way the process ends with `run`'s exit code, not by the signal.
+    """
+
+    on_stop: Callable[[], None] = staticmethod(lambda: None)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        yield
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """Drain and end; asked twice, end at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self.on_stop()
+
+
+def engine_opener(settings: Settings) -> OpenEngine:
+    """What opens the configured engine. Raises `ValueError` or `OSError` for what can be known to fail before that."""
+    return _scripted_opener(settings) if settings.engine.kind == "scripted" else _vllm_opener(settings)
+
+
+def _scripted_opener(settings: Settings) -> OpenEngine:
+    from server.engine.script import Script, read_script
+    from server.engine.scripted import ScriptedEngine
+    from server.vocabulary.byte import ByteVocabulary
+    from server.vocabulary.load import load
+
+    vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
+    script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
+    overrides = settings.engine.overrides
+    if unknown := sorted(set(overrides) - {"context_length", "seats"}):
+        raise ValueError(f"engine.overrides.{unknown[0]}: the scripted engine takes `context_length` and `seats`")
+
+    async def open_engine() -> Engine:
+        return ScriptedEngine(vocabulary, script, **overrides)
+
+    return open_engine
+
+
+def _vllm_opener(settings: Settings) -> OpenEngine:
+    from server.engine.profiles import load_profile
+
+    profile = load_profile(settings.engine.profile, settings.engine.overrides)
+    model_path = settings.engine.model_path
+    if model_path is None:
+        raise ValueError(
+            "engine.model_path: is not set; give the model's folder with `--model DIR` (`demo-model DIR` builds a small one)"
+        )
+    if not (model_path / "config.json").is_file():
+        raise ValueError(f"engine.model_path: `{model_path}` has no `config.json`; give the folder of a checkpoint")
+
+    async def open_engine() -> Engine:
+        from server.engine.vllm import VllmEngine  # loads vLLM, which takes seconds
+
+        return await VllmEngine.open(profile, model_path, progress=say)
+
+    return open_engine
+
+
+def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
+    """Settings with a key, that key, and whether it was made just now; no key where the gateway is open."""
+    tenancy = settings.tenancy
+    if tenancy.auth == "off":
+        return settings, None, False
+    if tenancy.key is not None:
+        return settings, tenancy.key.get_secret_value(), False
+    key = new_key()
+    return settings.model_copy(update={"tenancy": tenancy.model_copy(update={"key": SecretStr(key)})}), key, True
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=4096)
+    except OSError as error:
+        raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None
+
+
+def _banner(base_url: str, model: str, key: str | None, is_new: bool, seconds: float) -> str:
+    """What a person needs to send a first request. A key that the person has set is not repeated."""
+    lines = [f"ready after {seconds:.1f} s", "", f"  base URL  {base_url}/v1", f"  model     {model}"]
+    header = ""
+    if is_new:
+        lines.append(f"  API key   {key}   (valid until this process ends; set K3GW_TENANCY__KEY to keep one)")
+        header = f' -H "Authorization: Bearer {key}"'
+    elif key is not None:
+        header = ' -H "Authorization: Bearer $K3GW_TENANCY__KEY"'
+    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
+    lines += ["", f'  curl {base_url}/v1/chat/completions{header} -H "Content-Type: application/json" \\', f"    -d '{body}'", ""]
+    return "\n".join(lines)

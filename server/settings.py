@@ -1,0 +1,223 @@
+"""Every setting: its name, meaning, default and origin.
+
+Role: the only place that reads the environment. One YAML file, the environment (`K3GW_SECTION__FIELD`) and command-line flags;
+flags win over the environment, the environment over the file, the file over the defaults. Unknown names are errors.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+
+PREFIX = "K3GW_"
+
+
+class SettingsError(Exception):
+    """The configuration can't be used. `mistakes` lists every one, each with its path."""
+
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HttpSettings(Section):
+    """How the gateway listens."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    keepalive_interval_s: float = Field(default=10.0, gt=0)
+    drain_timeout_s: int = Field(default=30, ge=0)
+
+
+class EngineSettings(Section):
+    """Which engine generates the tokens."""
+
+    kind: Literal["vllm", "scripted"] = "vllm"
+    profile: str = "cpu-demo"
+    model_path: Path | None = None
+    overrides: dict[str, Any] = {}
+    script: Path | None = None
+    vocab: Path | None = None
+
+
+class ModelSettings(Section):
+    """One model by the name that clients send."""
+
+    aliases: list[str] = []
+    format: Literal["kimi_k3", "plain"] = "kimi_k3"
+    reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
+
+
+class TenancySettings(Section):
+    """Who may use the gateway. `off` opens it to everybody who can reach it, so it is refused unless bound to loopback."""
+
+    auth: Literal["keys", "off"] = "keys"
+    key: SecretStr | None = None
+
+    @field_validator("key")
+    @classmethod
+    def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and len(key.get_secret_value()) < 16:
+            raise ValueError("is shorter than 16 characters; a key that can be guessed protects nothing")
+        return key
+
+
+class MetricsSettings(Section):
+    """Who may read `/metrics`: `loopback` (no key from this machine, any key from elsewhere) or `key` (always a key)."""
+
+    access: Literal["loopback", "key"] = "loopback"
+
+
+class LogSettings(Section):
+    """What is logged, to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["console", "json"] = "console"
+
+
+class Settings(Section):
+    """All settings of one gateway."""
+
+    http: HttpSettings = HttpSettings()
+    engine: EngineSettings = EngineSettings()
+    models: dict[str, ModelSettings] = {"kimi-k3": ModelSettings(aliases=["moonshotai/Kimi-K3", "default"])}
+    tenancy: TenancySettings = TenancySettings()
+    metrics: MetricsSettings = MetricsSettings()
+    log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if not self.models:
+            raise ValueError("models: names no model; name at least one")
+        names = [name for model, of in self.models.items() for name in (model, *of.aliases)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"models: `{twice[0]}` names two models; names and aliases must differ")
+        if self.tenancy.auth == "off" and not is_loopback(self.http.host):
+            raise ValueError(f"tenancy.auth: is `off`, but http.host is `{self.http.host}`; bind to 127.0.0.1 or use keys")
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def load(
+    config: Path | None = None, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings of a configuration file, the environment and flags. Raises `SettingsError` with every mistake.
+
+    `flags`: dotted name -> value, None for a flag that was not given. `environment` defaults to the process's.
+    """
+    return load_with_origins(config, flags, environment)[0]
+
+
+def load_with_origins(
+    config: Path | None = None, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[Settings, dict[str, str]]:
+    """As `load`, with the origin of every setting that is not a default: dotted name -> `file`, `K3GW_…` or `flag`."""
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    mistakes: list[str] = []
+    _merge(merged, origins, _from_file(config), str(config))
+    for name, value in sorted((os.environ if environment is None else environment).items()):
+        if name.startswith(PREFIX):
+            path = name.removeprefix(PREFIX).lower().split("__")
+            if path[0] not in Settings.model_fields:
+                mistakes.append(f"{name}: there is no section `{path[0]}`; sections are {', '.join(Settings.model_fields)}")
+                continue
+            _merge(merged, origins, _nest(path, _parse(value)), name)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            _merge(merged, origins, _nest(name.split("."), value), "flag")
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        mistakes += [_describe(detail, origins) for detail in error.errors()]
+    if mistakes:
+        raise SettingsError(mistakes)
+    return settings, origins
+
+
+def flatten(settings: Settings) -> dict[str, Any]:
+    """Dotted name -> value of every setting; secrets stay hidden."""
+    flat: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(f"{prefix}.{key}" if prefix else str(key), inner)
+        else:
+            flat[prefix] = value
+
+    walk("", settings.model_dump(mode="json"))
+    return flat
+
+
+def _from_file(config: Path | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    try:
+        content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError([f"{config}: can't be read: {error.strerror}"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{config}: is not YAML: {error}"]) from None
+    if content is not None and not isinstance(content, dict):
+        raise SettingsError([f"{config}: must be a mapping of sections ({', '.join(Settings.model_fields)})"])
+    return content or {}
+
+
+def _parse(value: str) -> Any:
+    """An environment value as YAML reads it, so that numbers, lists and mappings can be given; else the text itself."""
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
+def _nest(path: list[str], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def _merge(into: dict[str, Any], origins: dict[str, str], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            inner = into.get(key)
+            into[key] = dict(inner) if isinstance(inner, dict) else {}
+            _merge(into[key], origins, value, origin, f"{name}.")
+        else:
+            into[key] = value
+            origins[name] = origin
+
+
+def _describe(detail: Any, origins: Mapping[str, str]) -> str:
+    name = ".".join(str(part) for part in detail["loc"])
+    origin = next((origins[key] for key in origins if key == name or key.startswith(f"{name}.")), None)
+    if detail["type"] == "extra_forbidden":
+        text = "there is no such setting; `check-config` prints those there are"
+    else:
+        text = detail["msg"].removeprefix("Value error, ")
+        if name and isinstance(detail["input"], (str, int, float, bool)):
+            text = f"`{detail['input']}`: {text}"
+    return (f"{name}: " if name else "") + text + (f" (from {origin})" if origin else "")

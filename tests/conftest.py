@@ -1,0 +1,110 @@
+"""Fixtures that several folders share, and what the last lines of a run say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from server.app import create_app
+from server.engine.base import Engine
+from server.engine.script import parse_script
+from server.engine.scripted import ScriptedEngine
+from server.settings import Settings
+from server.vocabulary.base import Vocabulary
+from server.vocabulary.byte import ByteVocabulary
+
+KEY = "k3gw-test-key-0123456789"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fail-on-skip", action="store_true", help="a skipped test fails the run")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--fail-on-skip") and reporter and reporter.stats.get("skipped") and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How many tests ran on the real engine, so that a run that left it out can't look like one that did not."""
+    ran = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
+    real = sum("vllm" in report.keywords for report in ran)
+    skipped = len(terminalreporter.stats.get("skipped", []))
+    terminalreporter.write_line(f"{real} tests ran on the real engine (vLLM on CPU); {skipped} were skipped")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Golden vectors and the real vocabulary, kept beside the checkout."""
+    if not SHARED.is_dir():
+        pytest.skip("no ../shared beside the checkout")
+    return SHARED
+
+
+class LiveGateway:
+    """A gateway on a real socket, in a thread of its own, so that blocking clients can be used against it."""
+
+    def __init__(self, engine: Callable[[], Engine], **settings: Any) -> None:
+        settings = {"tenancy": {"key": KEY}, "engine": {"kind": "scripted"}, "log": {"level": "error"}, **settings}
+        self.engine: Engine | None = None
+        self._ready = threading.Event()
+
+        async def open_engine() -> Engine:
+            self.engine = engine()
+            return self.engine
+
+        self.app = create_app(Settings.model_validate(settings), open_engine)
+        self.gateway = self.app.state.gateway
+        self.gateway.on_ready = self._ready.set
+        config = uvicorn.Config(self.app, port=0, loop="uvloop", http="httptools", log_level="error", timeout_graceful_shutdown=2)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def start(self) -> LiveGateway:
+        self._thread.start()
+        assert self._ready.wait(20), "the gateway did not become ready"
+        return self
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the gateway did not stop"
+
+    @property
+    def url(self) -> str:
+        """The server's address, without a path."""
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {KEY}"}
+
+
+StartGateway = Callable[..., LiveGateway]
+
+
+@pytest.fixture
+def start_gateway() -> Iterator[StartGateway]:
+    """`start_gateway(script, vocabulary=…, **settings)`: a live gateway over the scripted engine; `script` as in its YAML."""
+    running: list[LiveGateway] = []
+
+    def start(script: Any = (), *, vocabulary: Vocabulary | None = None, seats: int = 256, context_length: int = 1 << 20, **settings: Any):
+        words = vocabulary or ByteVocabulary()
+        parsed = parse_script(list(script), words)
+        gateway = LiveGateway(lambda: ScriptedEngine(words, parsed, seats=seats, context_length=context_length), **settings)
+        running.append(gateway)
+        return gateway.start()
+
+    yield start
+    for gateway in running:
+        gateway.stop()
+
+

@@ -1,0 +1,183 @@
+"""What a chat request may and may not be, without a server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from server.errors import InvalidRequestError
+from server.protocol.chat import parse
+from server.protocol.decoding import unknown_fields
+from server.protocol.reasoning import reasoning_of
+
+USER = {"role": "user", "content": "hi"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [USER], **fields}).encode()
+
+
+def error_of(data: bytes) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse(data)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": 3}, "model"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [3]}, "messages[0]"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "boss", "content": "hi"}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "user"}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]}, "messages[0].content[0].text"),
+        ({"messages": [USER, {"role": "tool", "content": "x"}]}, "messages[1].tool_call_id"),
+        ({"messages": [{**USER, "tools": [TOOL]}]}, "messages[0].tools"),
+        ({"messages": [{"role": "system", "tools": [TOOL, TOOL]}]}, "messages[0].tools[1].function.name"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages[0].tool_calls[0].function.name"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "9"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": 10**30}, "seed"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": "a" * 1025}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"function": {"name": "f"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "must"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice.function.name"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format.json_schema.name"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, "response_format.json_schema.schema"),
+        ({"cache_salt": "mine"}, "cache_salt"),
+        ({"cache_salt": None}, "cache_salt"),
+        ({"priority": -5}, "priority"),
+        ({"kv_transfer_params": {}}, "kv_transfer_params"),
+        ({"functions": []}, "functions"),
+    ],
+)
+def test_mistakes_name_their_field(fields: dict[str, Any], param: str) -> None:
+    error = error_of(body(**fields))
+
+    assert error.param == param
+    assert "`" in error.message
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "no body"),
+        (b"  \n", "no body"),
+        (b"hello", "not JSON"),
+        (b'{"model": "m"', "not JSON"),
+        (b"[1]", "expected `object`"),
+        (b"null", "expected `object`"),
+        (body()[:-1] + b', "temperature": NaN}', "`NaN` at byte"),
+        (body()[:-1] + b', "temperature": -Infinity}', "`-Infinity` at byte"),
+        (body()[:-1] + b', "user": "\\ud800"}', "half of a surrogate pair"),
+        (body()[:-1] + b', "user": "\\udc00 x"}', "half of a surrogate pair"),
+        (body()[:-1] + b', "user": "\xff"}', "not JSON"),
+        (b'{"model": "m", "metadata": {"a": ' + b"[" * 10_000, "too deeply"),
+        (b'{"model": "m", "x": ' + b"[" * 10_000, "too deeply"),
+        (b'{"model": "m", "x": [' + b"[]," * 2_000_000 + b"1]}", "JSON values"),
+        (b"[" * 20_000_000, "JSON values"),
+    ],
+)
+def test_what_is_not_a_request_is_told_why(data: bytes, words: str) -> None:
+    assert words in error_of(data).message
+
+
+def test_missing_fields_are_named() -> None:
+    assert error_of(b"{}").param == "model"
+    assert error_of(b'{"model": "m"}').param == "messages"
+
+
+def test_a_surrogate_pair_and_an_escaped_backslash_are_text() -> None:
+    request = parse(body()[:-1] + b', "user": "\\ud83d\\ude80 \\\\ud800"}')
+
+    assert request.user == "\U0001f680 \\ud800"
+
+
+def test_unknown_fields_are_ignored_and_listed() -> None:
+    data = body(service_tier="auto", zzz=1, temperature=0.5)
+
+    assert parse(data).temperature == 0.5
+    assert unknown_fields(data, parse(data).__struct_fields__) == ["service_tier", "zzz"]
+
+
+def test_tools_and_their_unknown_members_stay_as_sent() -> None:
+    tool = {"type": "function", "x-note": [1, {"b": 2.50}], "function": {"name": "f", "strict": True, "parameters": {"$defs": {}}}}
+
+    assert parse(body(tools=[tool])).tools == [tool]
+
+
+def test_object_arguments_become_text() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"city": "Zürich", "n": 2}}}
+    request = parse(body(messages=[USER, {"role": "assistant", "tool_calls": [call]}]))
+
+    assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Zürich", "n": 2}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (True, "max")),
+        ({"reasoning_effort": "low"}, (True, "low")),
+        ({"reasoning_effort": "minimal"}, (True, "low")),
+        ({"reasoning_effort": "medium"}, (True, "high")),
+        ({"reasoning_effort": "xhigh"}, (True, "max")),
+        ({"reasoning_effort": "none"}, (False, "max")),
+        ({"thinking": {"type": "disabled"}}, (False, "max")),
+        ({"thinking": {"type": "enabled", "effort": "high"}, "reasoning_effort": "low"}, (True, "high")),
+        ({"thinking": {"type": "enabled"}, "reasoning_effort": "low"}, (True, "low")),
+        ({"chat_template_kwargs": {"thinking": False}}, (False, "max")),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, (False, "max")),
+        ({"chat_template_kwargs": {"thinking_effort": "low", "other": 1}}, (True, "low")),
+    ],
+)
+def test_every_way_to_ask_for_reasoning(fields: dict[str, Any], expected: tuple[bool, str]) -> None:
+    assert reasoning_of(parse(body(**fields))) == expected
+
+
+@pytest.mark.parametrize("fields", [{"reasoning_effort": "huge"}, {"chat_template_kwargs": {"thinking_effort": 3}}])
+def test_an_unknown_effort_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="must be one of"):
+        reasoning_of(parse(body(**fields)))
