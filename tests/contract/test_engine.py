@@ -68,8 +68,8 @@ async def test_the_models_own_end_token_ends_the_answer_without_a_stop_reason(cl
 
 async def test_the_end_token_can_be_ignored(client: Client) -> None:
     end = client.engine.facts.end_token_ids[0]
-    deltas = await client.ask(sampling={"max_tokens": 100, "ignore_eos": True, "logit_bias": {end: 100.0}})
-    assert (100, "length") == (len(token_ids(deltas)), deltas[-1].finish_reason)
+    deltas = await client.ask(sampling={"max_tokens": 150, "ignore_eos": True, "logit_bias": {end: 100.0}})
+    assert (150, "length") == (len(token_ids(deltas)), deltas[-1].finish_reason)
     assert end in token_ids(deltas)
 
 
