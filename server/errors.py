@@ -149,6 +149,13 @@ class InternalError(GatewayError):
 
     code = "internal_error"
 
+    @classmethod
+    def of(cls, cause: Exception) -> InternalError:
+        """What the client is told of an exception that nobody foresaw; the cause goes to the log."""
+        error = cls("the gateway failed on this request; it has been logged")
+        error.__cause__ = cause
+        return error
+
 
 class EngineError(InternalError):
     """The engine failed on this request and lives on."""

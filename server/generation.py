@@ -126,7 +126,7 @@ class Generation:
             raise
         except Exception as error:
             record.outcome = InternalError.outcome
-            raise InternalError("the gateway failed on this request; it has been logged") from error
+            raise InternalError.of(error) from error
         finally:
             record.ended_s = generator.clock.monotonic_s()
             generator.sink.ended(record)
@@ -176,21 +176,24 @@ class Generation:
             except Exception as error:  # noqa: BLE001 - handed to the reader, who raises it
                 await queue.put(error)
 
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(run(index)) for index in range(self._job.num_choices)]
             try:
                 num_left = len(running)
-                while num_left:
+                while num_left and failure is None:
                     item = await queue.get()
                     if isinstance(item, Exception):
-                        raise item
-                    if item is None:
+                        failure = item
+                    elif item is None:
                         num_left -= 1
                     else:
                         yield item
             finally:
                 for task in running:
                     task.cancel()
+        if failure is not None:
+            raise failure
 
     def _request(self, index: int) -> EngineRequest:
         job, sampling = self._job, self._sampling

@@ -7,6 +7,7 @@ Bottom layer. Times are of the monotonic clock, in seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -42,6 +43,19 @@ class GenerationRecord:
     outcome: str = "cancelled"
     finish_reason: str | None = None
     recoveries: dict[str, int] = field(default_factory=dict)
+
+    def log_fields(self) -> dict[str, Any]:
+        """What the access log says of it."""
+        ttft_s = None if self.first_token_s is None else round(self.first_token_s - self.arrived_s, 4)
+        return {
+            "model": self.model,
+            "outcome": self.outcome,
+            "finish_reason": self.finish_reason,
+            "input_tokens": self.num_input_tokens,
+            "cached_tokens": self.num_cached_tokens,
+            "output_tokens": self.num_output_tokens,
+            "ttft_seconds": ttft_s,
+        }
 
     @property
     def num_cached_prompt_tokens(self) -> int:

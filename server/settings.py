@@ -16,6 +16,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 PREFIX = "K3GW_"
+SECRETS = frozenset({"tenancy.key"})
+"""Settings whose values are never shown, right or wrong."""
 
 
 class SettingsError(Exception):
@@ -218,6 +220,6 @@ def _describe(detail: Any, origins: Mapping[str, str]) -> str:
         text = "there is no such setting; `check-config` prints those there are"
     else:
         text = detail["msg"].removeprefix("Value error, ")
-        if name and isinstance(detail["input"], (str, int, float, bool)):
+        if name and name not in SECRETS and isinstance(detail["input"], (str, int, float, bool)):
             text = f"`{detail['input']}`: {text}"
     return (f"{name}: " if name else "") + text + (f" (from {origin})" if origin else "")

@@ -36,7 +36,7 @@ class AuthenticationMiddleware:
         path = scope["path"]
         if path == "/metrics" and self._metrics_from_loopback:
             client = scope.get("client")
-            return bool(client) and is_loopback(client[0])
+            return client is not None and is_loopback(client[0])
         return path in PUBLIC_PATHS
 
 

@@ -6,6 +6,7 @@ has a key, a prompt or an answer.
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from typing import Any
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.clock import Clock
 from server.errors import GatewayError, InternalError
 from server.middleware.errors import error_response
+from server.record import GenerationRecord
 
 log = structlog.get_logger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
@@ -52,44 +54,37 @@ class EdgeMiddleware:
         try:
             await self._app(scope, receive, send_with_id)
         except GatewayError as error:
-            _log_error(error, request_id)
+            state["error"] = error
             if not status:
                 await error_response(error)(scope, receive, send_with_id)
         except ClientDisconnect:
-            state["log"].setdefault("outcome", "cancelled")
+            state["log"]["outcome"] = "cancelled"
         except Exception as error:
-            log.exception("request_failed", request_id=request_id, error=repr(error))
+            state["error"] = InternalError.of(error)
             if not status:
-                unexpected = InternalError("the gateway failed on this request; it has been logged")
-                await error_response(unexpected)(scope, receive, send_with_id)
+                await error_response(state["error"])(scope, receive, send_with_id)
         finally:
             self._log(scope, status, state)
 
     def _log(self, scope: Scope, status: int, state: dict[str, Any]) -> None:
-        level = "debug" if scope["path"] in _QUIET else "info"
-        getattr(log, level)(
+        """One line: who, what, how it ended. An error is part of it, with its cause where it has one."""
+        level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+        record: GenerationRecord | None = state.get("record")
+        fields = {**state["log"], **(record.log_fields() if record is not None else {})}
+        error: GatewayError | None = state.get("error")
+        if error is not None:
+            level = error.log_level
+            fields |= {"error": error.message[:500], "error_code": error.code, "exc_info": error.__cause__}
+        log.log(
+            level,
             "request",
             request_id=state["request_id"],
             method=scope["method"],
             path=scope["path"][:200],
             status=status or None,
             seconds=round(self._clock.monotonic_s() - state["arrived_s"], 4),
-            **state["log"],
+            **fields,
         )
-
-
-def _log_error(error: GatewayError, request_id: str) -> None:
-    if error.__cause__ is not None:
-        log.log(
-            error.log_level,
-            "request_failed",
-            request_id=request_id,
-            code=error.code,
-            error=error.message,
-            exc_info=error.__cause__,
-        )
-    else:
-        log.log(error.log_level, "request_failed", request_id=request_id, code=error.code, error=error.message[:500])
 
 
 def _request_id(scope: Scope) -> str:

@@ -40,7 +40,7 @@ async def create_chat_completion(request: Request) -> Response:
     context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
     model = gateway.models.resolve(wanted.model, context.tenant)
     generation = await generator.prepare(_job(wanted, context, model, request.state.arrived_s))
-    request.state.log["generation"] = generation.record
+    request.state.record = generation.record
     shape = ChatShape(
         context.request_id,
         model.name,

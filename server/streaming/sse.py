@@ -3,8 +3,8 @@
 Role: step 8 of a request. The writer of a stream: it knows frames, first bytes, keep-alive comments and clients that leave, but
 no API's wire shape.
 Invariant: no byte is sent before the engine's first event, so an early error keeps its true status (unless the engine is
-silent for a whole keep-alive interval: then the stream opens with a comment, because a proxy would cut it). After the first byte an error
-is one `error` frame and nothing after it. A client that leaves cancels the work at once.
+silent for a whole keep-alive interval: then the stream opens with a comment, because a proxy would cut it). After the first
+byte an error is one `error` frame and nothing after it. A client that leaves cancels the work at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import orjson
-import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,7 +22,6 @@ from server.errors import GatewayError, InternalError
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
-log = structlog.get_logger(__name__)
 
 Headers = Mapping[str, str]
 
@@ -83,16 +81,12 @@ class EventStream(Response):
                 async with writer:
                     async for frame in self._frames:
                         await writer.write(frame)
-            except GatewayError as error:
-                if not writer.opened:
-                    raise
-                await writer.write(error_frame(error))
-                log.log(error.log_level, "stream_failed", code=error.code, error=error.message, exc_info=error.__cause__)
             except Exception as error:
                 if not writer.opened:
                     raise
-                await writer.write(error_frame(InternalError("the gateway failed on this request; it has been logged")))
-                log.exception("stream_failed", error=repr(error))
+                failure = error if isinstance(error, GatewayError) else InternalError.of(error)
+                await writer.write(error_frame(failure))
+                scope["state"]["error"] = failure
             await writer.close()
 
 
