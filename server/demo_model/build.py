@@ -118,7 +118,8 @@ def _write_checkpoint(folder: Path, adapter_file: Path | None, progress: Callabl
     _write_json(folder / "tokenizer.json", tokenizer.tokenizer_json(names, kinds, fields["tokenizer.ggml.merges"]))
     _write_json(folder / "tokenizer_config.json", tokenizer.tokenizer_config(config["max_position_embeddings"]))
     _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", _special_ids(len(names)))
+    # A model this small wanders off at temperature 1; this is the default of a request that sets none.
+    _write_json(folder / "generation_config.json", {**_special_ids(len(names)), "do_sample": True, "temperature": 0.1})
     _write_json(folder / RECEIPT, receipt)
 
 
