@@ -9,6 +9,7 @@ Must not: know any API's wire shape or HTTP.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -71,6 +72,7 @@ class Generator:
         self.clock = clock
         self.sink = sink
         self.salt_of = salt_of
+        self.serial = itertools.count(1)
         self._formats = {name: make_format(name, engine.vocabulary, engine.render_chat) for name in formats}
 
     async def prepare(self, job: Job) -> Generation:
@@ -200,7 +202,8 @@ class Generation:
         if index and sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + index)
         return EngineRequest(
-            request_id=f"{job.context.tenant.name}:{job.context.request_id}:{index}",
+            # The client may have chosen the request id, and may send it twice at once; the engine needs one that is unique.
+            request_id=f"{job.context.tenant.name}:{job.context.request_id}:{next(self._generator.serial)}",
             token_ids=self._prompt.token_ids,
             sampling=sampling,
             cache_salt=self._generator.salt_of(job.context.tenant),

@@ -59,7 +59,7 @@ class EdgeMiddleware:
                 await error_response(error)(scope, receive, send_with_id)
         except ClientDisconnect:
             state["log"]["outcome"] = "cancelled"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the last resort: rendered, and logged with its cause
             state["error"] = InternalError.of(error)
             if not status:
                 await error_response(state["error"])(scope, receive, send_with_id)

@@ -42,7 +42,6 @@ async def create_chat_completion(request: Request) -> Response:
     generation = await generator.prepare(_job(wanted, context, model, request.state.arrived_s))
     request.state.record = generation.record
     shape = ChatShape(
-        context.request_id,
         model.name,
         generator.clock.unix_s(),
         generation.record,

@@ -8,6 +8,7 @@ Source: OpenAI API reference, chat completion object and chunk object.
 from __future__ import annotations
 
 import secrets
+import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -36,9 +37,9 @@ class ChatShape:
     """What all chunks and bodies of one request share. `reasoning_fields`: the names under which reasoning is sent."""
 
     def __init__(
-        self, request_id: str, model: str, created: int, record: GenerationRecord, vocabulary: Vocabulary, fields: tuple[str, ...]
+        self, model: str, created: int, record: GenerationRecord, vocabulary: Vocabulary, fields: tuple[str, ...]
     ) -> None:
-        self.id = f"chatcmpl-{request_id}"
+        self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self.model = model
         self.created = created
         self.record = record
