@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from server.events import ContentDelta, Event, Finish, ReasoningDelta
+from server.events import ContentDelta, Event, Finish, ReasoningDelta, ToolCallArguments
 from server.parsers.kimi_k3_header import Header
 from server.parsers.kimi_k3_message import Message, Place
 from server.parsers.recovery import Recoveries, Recovery
@@ -78,6 +78,8 @@ class KimiK3Parser:
                 self._num_reasoning += 1
                 message.remember(text)
                 return [ReasoningDelta(text)]
+            fragment = message.fragment(text)
+            return [ToolCallArguments(message.index, fragment)] if fragment else []
         texts = self._texts
         for token_id in token_ids:
             if self._flowing and (text := texts.get(token_id)) is not None:

@@ -23,7 +23,7 @@ from server.parsers.arguments import CallArguments
 from server.parsers.event_run import EventRun
 from server.parsers.recovery import Recoveries, Recovery
 
-MAX_REPEATED_BYTES: Final = 32 * 1024
+MAX_REPEATED_TEXTS: Final = 4096  # about as many tokens
 
 
 class Place(Enum):
@@ -51,9 +51,9 @@ _UNCLOSED: Final = {
 
 
 class Message:
-    """One answer. `place` is public to read; `run` collects the events."""
+    """One answer. `place` and `index`, of the last call, are to be read; `run` collects the events."""
 
-    __slots__ = ("_answered", "_arguments", "_astray", "_index", "_recoveries", "_thought", "_tool_names", "num_ended", "place",
+    __slots__ = ("_answered", "_arguments", "_astray", "_recoveries", "_thought", "_tool_names", "index", "num_ended", "place",
                  "run")  # fmt: skip
 
     def __init__(self, *, thinking: bool, tool_names: Collection[str] | None, recoveries: Recoveries) -> None:
@@ -64,9 +64,9 @@ class Message:
         self._tool_names = tool_names
         self._recoveries = recoveries
         self._answered = not thinking  # a response or a call was opened
-        self._thought: bytearray | None = bytearray()  # what think says while it may turn out to be the answer; None: too long
+        self._thought: list[str] = []  # what think says, while it may turn out to be the answer
         self._astray = False  # text is being dropped
-        self._index = -1  # of the last call
+        self.index = -1  # of the last call
         self._arguments: CallArguments | None = None  # of the open call, if it has a tool
 
     @property
@@ -81,15 +81,17 @@ class Message:
             self.run.reasoning(text)
         elif self.place is Place.RESPONSE:
             self.run.content(text)
-        elif self._arguments is not None:
-            self.run.arguments(self._index, self._arguments.feed(text))
+        else:
+            self.run.arguments(self.index, self.fragment(text))
+
+    def fragment(self, text: str) -> str:
+        """What `text` of the open value adds to the arguments of call `index`."""
+        return "" if self._arguments is None else self._arguments.feed(text)
 
     def remember(self, text: str) -> None:
-        """Keep reasoning for the case that it is the answer. What is too long for an answer without thinking is not kept."""
-        if self._thought is not None:
-            self._thought += text.encode()
-            if len(self._thought) > MAX_REPEATED_BYTES:
-                self._thought = None
+        """Keep reasoning for the case that it is the answer, up to one text more than may be repeated."""
+        if len(self._thought) <= MAX_REPEATED_TEXTS:
+            self._thought.append(text)
 
     def begin_text(self, start: bytes) -> bool:
         """Text begins with `start` where structure should stand: whether a body was opened for it."""
@@ -167,9 +169,9 @@ class Message:
         if self._tool_names is not None and tool not in self._tool_names:
             self._count(Recovery.UNDECLARED_TOOL)
         self._answered = True
-        self._index += 1
+        self.index += 1
         self._arguments = CallArguments(self._count)
-        self.run.add(ToolCallStart(self._index, tool))
+        self.run.add(ToolCallStart(self.index, tool))
 
     def _open_element(self, tag: str, attributes: Mapping[str, str]) -> None:
         if self.place is Place.VALUE:
@@ -184,7 +186,7 @@ class Message:
             self._arguments.open_object()
         else:
             opened = self._arguments.open_argument(attributes.get("key"), attributes.get("type"))
-            self.run.arguments(self._index, opened)
+            self.run.arguments(self.index, opened)
 
     def close(self, tag: str) -> None:
         """`<|close|>tag<|sep|>`."""
@@ -233,8 +235,8 @@ class Message:
     def _repeat_thought(self) -> None:
         """The model answered without leaving think: unless there is an answer, the reasoning is it, and comes again."""
         self._count(Recovery.ANSWERED_IN_THINK)
-        if self._thought and not self._answered:
-            self.run.content(self._thought.decode())
+        if len(self._thought) <= MAX_REPEATED_TEXTS and not self._answered:
+            self.run.content("".join(self._thought))
         self._answered = True
         self._forget()
 
@@ -251,7 +253,7 @@ class Message:
             self._end_call(closed=False)
         elif self._arguments is not None:
             self._arguments = None
-            self.run.add(ToolCallCut(self._index))
+            self.run.add(ToolCallCut(self.index))
         if reason == "length":
             return FinishReason.LENGTH
         return FinishReason.TOOL_CALLS if self.num_ended else FinishReason.STOP
@@ -271,7 +273,7 @@ class Message:
             self._count(Recovery.UNCLOSED_ARGUMENT)
         self.place = Place.CALL
         if self._arguments is not None:
-            self.run.arguments(self._index, self._arguments.close_element())
+            self.run.arguments(self.index, self._arguments.close_element())
 
     def _end_call(self, *, closed: bool) -> None:
         self._end_value(closed=False)
@@ -281,8 +283,8 @@ class Message:
             self._count(Recovery.UNCLOSED_CALL)
         self.place = Place.TOOLS
         if self._arguments is not None:
-            self.run.arguments(self._index, self._arguments.close())
-            self.run.add(ToolCallEnd(self._index))
+            self.run.arguments(self.index, self._arguments.close())
+            self.run.add(ToolCallEnd(self.index))
             self._arguments = None
             self.num_ended += 1
 
@@ -291,7 +293,7 @@ class Message:
 
     def _forget(self) -> None:
         """What think said so far was no answer."""
-        self._thought = bytearray()
+        self._thought.clear()
 
     def _count(self, kind: Recovery) -> None:
         self._recoveries.count(kind)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-WORDS = [
+WORDS: list[Any] = [
     *[[word] for word in ("open", "close", "sep", "end_of_msg", "[EOS]", "<|media_pad|>", "[PAD]")],
-    *[["open", tag, "sep"] for tag in ("think", "response", "tools", "json", "json type=\"object\"", "final", "message")],
+    *[["open", tag, "sep"] for tag in ("think", "response", "tools", "json", 'json type="object"', "final", "message")],
     *[["close", tag, "sep"] for tag in ("think", "response", "tools", "call", "argument", "json", "message")],
     *[["open", f'call tool="{name}" index="1"', "sep"] for name in ("f", "g&quot;", "")],
-    *[["open", f'argument key="{key}" type="{tag}"', "sep"] for key in "ab" for tag in ("string", "number", "object", "array", "any")],
-    *["think", "response", "call", " ", "\n", "<", "<|", "|>", 'x="', '"', "\\", "é", "text", "{", "}", '{"a": ', "[1, ", "]", "1", ","],
+    *[["open", f'argument key="{key}" type="{tag}"', "sep"] for key in "ab" for tag in ("string", "number", "object", "any")],
+    *["think", "response", "call", " ", "\n", "<", "<|", "|>", 'x="', '"', "\\", "é", "text"],
+    *["{", "}", '{"a": ', "[1, ", "]", "1", ","],
     *["<|sep|>", "<|open|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>", '<|open|>call tool="f"<|sep|>'],
     *[{"bytes": part} for part in ("f09f", "98", "c3", "ff")],
-]  # fmt: skip
+]
 PIECES = st.lists(st.sampled_from(WORDS), max_size=30)
 REASONS = st.sampled_from(["stop", "length", "abort"])
 
@@ -41,8 +41,6 @@ def check(events: list[list[Any]], reason: str) -> None:
             state[index] = kind
             if kind == "end":
                 assert isinstance(orjson.loads(arguments[index]), dict)
-                keys = [key for key, _ in json.loads(arguments[index], object_pairs_hook=list)]
-                assert len(keys) == len(set(keys)) or '"a": "' not in arguments[index]
         else:
             assert kind in ("reasoning", "content")
     assert "open" not in state.values()
@@ -77,10 +75,11 @@ def test_ids_in_any_order(byte: Any, token_ids: list[int], thinking: bool, reaso
 @given(data=st.data(), thinking=st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_no_control_token_becomes_text(byte: Any, data: st.DataObject, thinking: bool) -> None:
-    """Ordinary tokens without `<`, `[` and `|`: where one of these comes out it is from a control token's name, or from JSON."""
-    ordinary = st.sampled_from([byte_ for byte_ in b'think response call tool="a" index key type string number : , 1 {'])
+    """No ordinary token has `<`, `|` or `[` here: where one comes out, it is from a control token's name."""
+    ordinary = st.sampled_from(list(b'think response tools call tool="a" index argument key="k" type="number" : , 1 {'))
     control = st.sampled_from(sorted(byte.vocabulary.control_ids))
-    token_ids = data.draw(st.lists(ordinary | control | st.sampled_from(byte.write(["open", "close", "sep"])), max_size=50))
-    for word in byte.read(byte.parser(thinking=thinking), [token_ids]):
-        if word[0] != "finish":
-            assert not set("<|[") & set(str(word[1:-1]) * 0 + str(word[-1]))
+    marker = st.sampled_from(byte.write(["open", "close", "sep"]))
+    token_ids = data.draw(st.lists(ordinary | control | marker, max_size=50))
+    for kind, *_, text in byte.read(byte.parser(thinking=thinking), [token_ids]):
+        if kind in ("reasoning", "content", "call", "arguments"):
+            assert not set("<|[") & set(str(text))
