@@ -52,6 +52,16 @@ class Client:
         """All deltas of one request."""
         return [delta async for delta in self.generate(prompt, **given)]
 
+    async def ask_in_chat(self, text: str, **given: Any) -> list[EngineDelta]:
+        """As `ask`, with `text` as a user's message and the response channel open: a model of K3's shape comes to an end here."""
+        encode, control = self.engine.vocabulary.encode, self.engine.vocabulary.control
+        words = {name: [control[f"<|{name}|>"]] for name in ("open", "close", "sep", "end_of_msg")}
+        user = [*words["open"], *encode("message"), *encode(' role="user"'), *words["sep"], *encode(text)]
+        user += [*words["close"], *encode("message"), *words["sep"], *words["end_of_msg"]]
+        assistant = [*words["open"], *encode("message"), *encode(' role="assistant"'), *words["sep"]]
+        stub = [*words["open"], *encode("response"), *words["sep"]]
+        return await self.ask([*user, *assistant, *stub], hints=EngineHints(last_user_text=text), **given)
+
 
 @pytest.fixture(params=["scripted", pytest.param("vllm", marks=pytest.mark.vllm)])
 def engine(request: pytest.FixtureRequest) -> Engine:

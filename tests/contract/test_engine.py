@@ -59,18 +59,19 @@ async def test_a_stop_token_ends_the_answer_and_is_included_and_named(client: Cl
 
 
 async def test_the_models_own_end_token_ends_the_answer_without_a_stop_reason(client: Client) -> None:
-    end = client.engine.facts.end_token_ids[0]
-    # A bias that no other token can match: whatever the model would say, it says its end first.
-    deltas = await client.ask(sampling={"max_tokens": 1000, "logit_bias": {end: 100.0}})
+    (end,) = client.engine.facts.end_token_ids
+    deltas = await client.ask_in_chat(COLOURS, sampling={"max_tokens": 150})
     assert ("stop", end, None) == (deltas[-1].finish_reason, token_ids(deltas)[-1], deltas[-1].stop_reason)
     assert 1 == token_ids(deltas).count(end)
 
 
 async def test_the_end_token_can_be_ignored(client: Client) -> None:
-    end = client.engine.facts.end_token_ids[0]
-    deltas = await client.ask(sampling={"max_tokens": 150, "ignore_eos": True, "logit_bias": {end: 100.0}})
+    (end,) = client.engine.facts.end_token_ids
+    ended = token_ids(await client.ask_in_chat(COLOURS, sampling={"max_tokens": 150}))
+    deltas = await client.ask_in_chat(COLOURS, sampling={"max_tokens": 150, "ignore_eos": True})
     assert (150, "length") == (len(token_ids(deltas)), deltas[-1].finish_reason)
-    assert end in token_ids(deltas)
+    assert ended == token_ids(deltas)[: len(ended)]
+    assert end == ended[-1]
 
 
 async def test_a_new_prompt_is_not_cached_and_the_same_again_is(client: Client) -> None:
@@ -265,7 +266,14 @@ async def test_the_vocabulary_keeps_text_and_control_apart(client: Client) -> No
 
 async def test_chats_are_rendered_to_a_prompt(client: Client) -> None:
     vocabulary = client.engine.vocabulary
-    rendered = await client.engine.render_chat([{"role": "user", "content": "Name some colours."}], (), {})
+    refusal = ""
+    try:
+        rendered = await client.engine.render_chat([{"role": "user", "content": "Name some colours."}], (), {})
+    except InvalidRequestError as error:
+        refusal = error.message
+    if refusal:
+        assert "chat template" in refusal  # a model that comes without one
+        return
     assert all(0 <= token_id < vocabulary.size for token_id in rendered)
     assert "Name some colours." in vocabulary.decode(rendered)
     assert (await client.ask(rendered))[-1].finish_reason is not None

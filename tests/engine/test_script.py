@@ -13,6 +13,7 @@ from server.engine.base import EngineHints, Sampling
 from server.engine.script import DraftFigures, Script, ScriptError, parse_script, read_script
 from server.engine.scripted_reply import Ending, Output, Wait, Word, outputs
 from server.vocabulary.byte import ByteVocabulary
+from server.vocabulary.load import load
 
 VOCABULARY = ByteVocabulary()
 OPEN, CLOSE, SEP, END = (VOCABULARY.control[f"<|{name}|>"] for name in ("open", "close", "sep", "end_of_msg"))
@@ -303,3 +304,41 @@ def test_a_file_that_cannot_be_read_as_a_script(tmp_path: Path, content: bytes) 
     (tmp_path / "script.yaml").write_bytes(content)
     with pytest.raises(ScriptError, match=r"script\.yaml"):
         read_script(tmp_path / "script.yaml", VOCABULARY)
+
+
+def test_k3s_markers_are_the_ids_of_k3s_vocabulary(shared: Path) -> None:
+    k3 = load(shared / "k3" / "tiktoken.model")
+    reply = [{"control": ["</message>", "<think>", "close", "response", "sep"]}, {"ids": [163588, 2778, 163589]}]
+    (rule,) = parse_script([{"reply": reply}], k3).rules
+    expected = [163588, 2778, 163589, 163587, 39964, 163589, 163588, 12092, 163589, 163588, 2778, 163589]
+    assert expected == [token_id for step in rule.reply for token_id in getattr(step, "token_ids", ())]
+
+
+def test_the_documented_example_is_a_script(tmp_path: Path) -> None:
+    path = tmp_path / "script.yaml"
+    path.write_text(
+        """
+- when: {contains: "weather"}
+  tokens_per_step: 4
+  step_interval_ms: 0
+  reply:
+    - text: "Let me look."
+    - control: [close, think, sep]
+    - ids: [258, 27, 261]
+    - wait_ms: 500
+    - repeat: {times: 1000, of: [{text: "lorem "}]}
+    - call: {tool: f, index: 1}
+    - argument: {key: k, type: string, value: "v"}
+    - control: ["</call>", "</tools>", {call: {tool: g, index: 2}}]
+    - stop
+  cached_tokens: 128
+  spec: {draft: 7, accepted: 3}
+- reply: [length]
+- reply: [error]
+- reply: [die]
+- reply: [hang]
+"""
+    )
+    script = read_script(path, VOCABULARY)
+    assert [9, 1, 1, 1, 1] == [len(rule.reply) for rule in script.rules]
+    assert ["stop", "length", "error", "die", "hang"] == [rule.reply[-1] for rule in script.rules]
