@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import importlib.util
+import json
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import uvicorn
 
 from server.app import create_app
+from server.demo_model import build
 from server.engine.base import Engine
+from server.engine.profiles import load_profile
 from server.engine.script import parse_script
 from server.engine.scripted import ScriptedEngine
+from server.engine.vllm import VllmEngine
 from server.settings import Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
 
 KEY = "k3gw-test-key-0123456789"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+CACHE = Path(__file__).resolve().parents[1] / ".cache"
+CHAT_TEMPLATE = """\
+{%- if date is defined %}date: {{ date }}
+{% endif %}
+{%- for tool in tools or [] %}tool: {{ tool.function.name }}
+{% endfor %}
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}
+{%- if messages[-1].role == "assistant" %}{{ raise_exception("the last message is the assistant's") }}{% endif %}
+{%- if add_generation_prompt %}assistant: {% endif %}"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +65,49 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no ../shared beside the checkout")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The demo checkpoint, built on first use and whenever its adapter has changed. Skips where its packages are missing."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed, which builds the demo model")
+    folder = CACHE / "demo-model"
+    receipt = folder / build.RECEIPT
+    adapter_sha256 = hashlib.sha256(build.ADAPTER.read_bytes()).hexdigest()
+    if not receipt.is_file() or adapter_sha256 != json.loads(receipt.read_text(encoding="utf-8")).get("adapter_sha256"):
+        try:
+            build.build(folder, progress=lambda line: None)
+        except build.DemoModelError as error:
+            pytest.skip(str(error))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chat_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo checkpoint with a chat template of its own, which it has not: K3's prompts are made of segments."""
+    folder = tmp_path_factory.mktemp("chat-model")
+    for file in demo_model.iterdir():
+        (folder / file.name).symlink_to(file)
+    config = json.loads((demo_model / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": CHAT_TEMPLATE}), encoding="utf-8")
+    return folder
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def vllm_engine(chat_model: Path) -> AsyncIterator[Engine]:
+    """The session's one real engine, on the session's event loop, in the profile that ships. Nobody may close or kill it."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # vLLM's imports warn
+        engine = await VllmEngine.open(load_profile("cpu-demo"), chat_model)
+    yield engine
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # and its ZeroMQ context, which it leaves to the garbage collector
+        await engine.close()
+        gc.collect()
 
 
 class LiveGateway:

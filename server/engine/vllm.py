@@ -1,0 +1,210 @@
+"""The engine of production: vLLM's `AsyncLLM` in this process, its engine core in another.
+
+Role: step 6 of a request. Prompts go in as rendered token ids, deltas come out as vLLM makes them: one conversion each, no task
+and no queue of ours. vLLM merges what a slow reader has not taken into one delta, so a request holds no more than its own tokens.
+Invariant: whatever ends `generate` (the last delta, an error, a reader that leaves) leaves nothing of the request in vLLM.
+Must not: import vllm before the environment of the profile is set; so vllm is imported by what builds an engine.
+Source: vllm/v1/engine/async_llm.py (0.32 and 0.33).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
+from server.engine.profiles import Profile
+from server.engine.vllm_errors import translate
+from server.errors import ContextLengthError, EngineDeadError, GatewayError, InvalidRequestError
+from server.vocabulary.base import Vocabulary
+from server.vocabulary.load import load
+
+DEATH_POLL_INTERVAL_S = 0.2
+SHUTDOWN_TIMEOUT_S = 5.0
+
+
+def _silent(line: str) -> None:
+    """No progress wanted."""
+
+
+class VllmEngine:
+    """`Engine` over an `AsyncLLM`, which it owns from here on.
+
+    `stats` is kept up to date by the statistics hook that `llm` was built with; `open` arranges that.
+    """
+
+    def __init__(self, llm: Any, vocabulary: Vocabulary, stats: EngineStats | None = None) -> None:
+        from server.engine import vllm_requests
+
+        self._convert = vllm_requests
+        self._llm = llm
+        self._vocabulary = vocabulary
+        self._stats = stats or EngineStats()
+        self._facts = _model_facts(llm)
+        self._request_ids: set[str] = set()
+        self._closing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        profile: Profile,
+        model_path: Path,
+        *,
+        model_name: str | None = None,
+        progress: Callable[[str], None] = _silent,
+    ) -> VllmEngine:
+        """Start vLLM on the model in `model_path`; takes tens of seconds, of which `progress` tells.
+
+        `model_name` is the label of vLLM's own metrics; left out: the folder's name. Raises `ProfileError` for a profile that
+        vLLM or we refuse, `FileNotFoundError` and `ValueError` for a folder without a readable vocabulary.
+        """
+        from server.engine.vllm_start import start
+
+        vocabulary = load(model_path)
+        stats = EngineStats()
+        return cls(await start(profile, model_path, model_name or model_path.name, stats, progress), vocabulary, stats)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self._vocabulary
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    @property
+    def stats(self) -> EngineStats:
+        if not self.num_unfinished:
+            # vLLM sends figures with each step's tokens, so an abort of the last request would leave them standing.
+            self._stats.num_running = self._stats.num_waiting = 0
+            self._stats.kv_cache_usage = 0.0
+        return self._stats
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+        outputs = self._start(request)
+        num_top = request.sampling.logprobs
+        try:
+            async for output in outputs:
+                completion = output.outputs[0]
+                if completion.finish_reason is not None:
+                    self._request_ids.discard(request.request_id)
+                    yield self._convert.last_delta(output, num_top, self._facts.end_token_ids)
+                elif completion.token_ids:
+                    logprobs = None if num_top is None else self._convert.token_logprobs(completion, num_top)
+                    yield EngineDelta(completion.token_ids, logprobs, num_cached_tokens=output.num_cached_tokens or 0)
+        except GatewayError:
+            raise
+        except Exception as error:
+            raise self._translated(error) from error
+        finally:
+            self._request_ids.discard(request.request_id)
+            await outputs.aclose()
+
+    def _start(self, request: EngineRequest) -> Any:
+        """vLLM's outputs of `request`; the engine hears of it at the first `__anext__`."""
+        if self.dead:
+            raise self._dead_error()
+        self._check(request)
+        try:
+            outputs = self._llm.generate(
+                self._convert.engine_input(request),
+                self._convert.sampling_params(request),
+                request.request_id,
+                priority=request.priority,
+                reasoning_ended=request.reasoning_ended,
+            )
+        except Exception as error:
+            raise translate(error) from error
+        self._request_ids.add(request.request_id)
+        return outputs
+
+    def _check(self, request: EngineRequest) -> None:
+        """Refuse what vLLM would not refuse, or not as clearly."""
+        num_tokens, context_length = len(request.token_ids), self._facts.context_length
+        if num_tokens >= context_length:
+            raise ContextLengthError(f"the prompt has {num_tokens} tokens and leaves no room in a context of {context_length}")
+        # vLLM looks for ids that are too large only; a negative one would end the engine.
+        if num_tokens and (lowest := min(request.token_ids)) < 0:
+            raise InvalidRequestError(f"token id `{lowest}` is negative; ids are 0 to {self._vocabulary.size - 1}")
+        if request.media:
+            raise InvalidRequestError("the loaded model takes no images; send text only")
+        if request.request_id in self._request_ids:
+            raise InvalidRequestError(f"request id `{request.request_id}` is already running; give each request its own")
+
+    async def abort(self, request_id: str) -> None:
+        if request_id in self._request_ids:
+            await self._llm.abort(request_id)
+
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> list[int]:
+        from vllm.renderers import ChatParams
+
+        # A copy: vLLM rewrites the arguments of tool calls in place.
+        template_options = {**options, "add_generation_prompt": True, "tools": list(tools) or None}
+        try:
+            _, (prompt,) = await self._llm.renderer.render_chat_async(
+                [deepcopy(list(messages))], ChatParams(chat_template_kwargs=template_options)
+            )
+        except Exception as error:
+            raise self._translated(error) from error
+        return list(prompt["prompt_token_ids"])
+
+    @property
+    def dead(self) -> bool:
+        return self._closing is not None or bool(self._llm.errored)
+
+    async def wait_dead(self) -> None:
+        """As in `Engine`; vLLM watches its process in a thread and only sets a flag, so it takes up to 0.2 s longer."""
+        while self._closing is not None or not self._llm.errored:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(DEATH_POLL_INTERVAL_S)
+
+    @property
+    def num_unfinished(self) -> int:
+        # Not vLLM's own count: it keeps the requests of an engine that has died.
+        return len(self._request_ids)
+
+    async def close(self) -> None:
+        """As in `Engine`, within some five seconds; a second call waits for the first."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._shut_down())
+        await asyncio.shield(self._closing)
+
+    async def _shut_down(self) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
+
+        handler = self._llm.output_handler
+        if handler is not None:
+            # First, so that it does not report the end of its own engine as a failure.
+            handler.cancel()
+            with suppress(asyncio.CancelledError):
+                await handler
+        self._llm.output_processor.propagate_error(VllmEngineDeadError())
+        # Its processes get the time to end by themselves and are killed after it.
+        await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_TIMEOUT_S)
+        self._llm = None  # its destructor fails in an interpreter that is shutting down
+
+    def _translated(self, error: Exception) -> GatewayError:
+        return self._dead_error() if self._closing is not None else translate(error)
+
+    def _dead_error(self) -> EngineDeadError:
+        if self._closing is not None:
+            return EngineDeadError("the engine is closed")
+        return EngineDeadError("the engine has died; this replica takes no more requests")
+
+
+def _model_facts(llm: Any) -> ModelFacts:
+    model, config = llm.model_config, llm.vllm_config
+    end = model.try_get_generation_config().get("eos_token_id", [])
+    end_token_ids = [llm.renderer.get_eos_token_id(), *(end if isinstance(end, list) else [end])]
+    defaults = {name: value for name, value in model.get_diff_sampling_param().items() if name != "max_tokens"}
+    return ModelFacts(
+        context_length=model.max_model_len,
+        seats=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
+        end_token_ids=tuple(dict.fromkeys(token_id for token_id in end_token_ids if token_id is not None)),
+        default_sampling=defaults,
+    )

@@ -1,0 +1,121 @@
+"""Starting vLLM: environment, import, engine process, in that order.
+
+Role: the slow part of `VllmEngine.open`: tens of seconds, minutes for a large model.
+Invariant: vLLM's constructor blocks, so it runs in a thread of its own and the event loop stays free; a start that nobody waits
+for any more is shut down as soon as it is up, and never holds up the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+from server import environment
+from server.engine.base import EngineStats
+from server.engine.profiles import Profile, ProfileError
+from server.engine.vllm_stats import recorder_class
+
+PROGRESS_INTERVAL_S = 2.0
+
+
+class _Handover:
+    """Carries the engine, or the error in its place, from the thread that builds it to the loop that waits.
+
+    It keeps nothing: frames of the thread outlive it in tracebacks that vLLM holds, and must not hold the engine with them.
+    """
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._outcomes: list[Any] = []
+        self._abandoned = False
+
+    def give(self, outcome: Any) -> None:
+        """In the thread."""
+        self._outcomes.append(outcome)
+        if self._abandoned:
+            self.abandon()
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.ready.set)
+
+    def take(self) -> Any:
+        """Once `ready`."""
+        return self._outcomes.pop()
+
+    def abandon(self) -> None:
+        """Nobody waits any more; an engine that has come or is still to come is shut down."""
+        self._abandoned = True
+        with suppress(IndexError):
+            if not isinstance(outcome := self._outcomes.pop(), Exception):
+                outcome.shutdown(timeout=0)
+
+
+async def start(profile: Profile, model_path: Path, model_name: str, stats: EngineStats, progress: Callable[[str], None]) -> Any:
+    """A running `AsyncLLM`. `progress` gets a line every two seconds. Raises `ProfileError`, and whatever vLLM raises."""
+    environment.apply(profile.environment)
+    handover = _Handover()
+    arguments = (profile, model_path, model_name, stats)
+    threading.Thread(target=_build_for, args=(handover, *arguments), name="engine-start", daemon=True).start()
+    began_s = time.monotonic()
+    try:
+        while not handover.ready.is_set():
+            progress(f"starting the engine ({profile.name}): {time.monotonic() - began_s:.0f} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(handover.ready.wait(), PROGRESS_INTERVAL_S)
+        llm = handover.take()
+    finally:
+        handover.abandon()
+    if isinstance(llm, Exception):
+        raise llm
+    # Built without a loop, it listens to its engine process only from its first call on.
+    await llm.get_supported_tasks()
+    progress(f"the engine is up after {time.monotonic() - began_s:.0f} s")
+    return llm
+
+
+def _build_for(handover: _Handover, *arguments: Any) -> None:
+    """The thread's body."""
+    # The engine's processes inherit this thread's signal mask: Ctrl-C in a terminal goes to all of them, and must reach only the
+    # gateway, which lets running requests finish before it ends the engine. The tracker first: starting it lifts the mask.
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        handover.give(_build(*arguments))
+    except Exception as error:  # noqa: BLE001 - raised again where the start is awaited
+        handover.give(error)
+
+
+def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineStats) -> Any:
+    import vllm.envs
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    # Without it vLLM looks each of its switches up in the environment at every use, some of them for every token.
+    vllm.envs.enable_envs_cache()
+    try:
+        arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **profile.engine)
+    except TypeError as error:
+        raise ProfileError(f"the engine profile `{profile.name}` has an argument that vLLM does not know: {error}") from error
+    config = arguments.create_engine_config()
+    scheduler = config.scheduler_config
+    if current_platform.is_cpu() and (scheduler.enable_chunked_prefill or scheduler.long_prefill_token_threshold):
+        raise ProfileError(
+            f"the engine profile `{profile.name}` prefills prompts in parts; on a CPU a seeded request would end the engine: "
+            "set `enable_chunked_prefill: false` with `max_num_batched_tokens` above `max_model_len`, and drop "
+            "`long_prefill_token_threshold`"
+        )
+    return AsyncLLM.from_vllm_config(
+        config,
+        stat_loggers=[recorder_class(stats)],
+        enable_log_requests=arguments.enable_log_requests,
+        disable_log_stats=arguments.disable_log_stats,
+    )
