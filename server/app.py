@@ -8,12 +8,13 @@ from __future__ import annotations
 import http
 
 from fastapi import FastAPI, Request
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
 from server.clock import Clock, SystemClock
-from server.errors import GatewayError, MethodNotAllowedError, NotFoundError
+from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
 from server.lifespan import OpenEngine, lifespan_of
 from server.middleware.authentication import AuthenticationMiddleware
@@ -57,16 +58,13 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
 
 async def _routing_error(request: Request, error: Exception) -> Response:
     """What the router refuses (no such path, no such method), in the API's shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    assert isinstance(error, HTTPException)
     path = request.url.path[:200]
-    if status == http.HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("allow", "") if isinstance(error, HTTPException) else ""
-        refused: GatewayError = MethodNotAllowedError(
-            f"`{path}` does not take `{request.method}`; it takes {allowed or 'others'}"
-        )
-        response = error_response(refused)
+    if error.status_code == http.HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = Headers(error.headers).get("allow", "")
+        response = error_response(MethodNotAllowedError(f"`{path}` does not take `{request.method}`; it takes {allowed}"))
         response.headers["allow"] = allowed
         return response
-    if status == http.HTTPStatus.NOT_FOUND:
+    if error.status_code == http.HTTPStatus.NOT_FOUND:
         return error_response(NotFoundError(f"there is no `{path}`; the API is below `/v1`"))
     raise error

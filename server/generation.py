@@ -139,7 +139,7 @@ class Generation:
         now = self._generator.clock.monotonic_s
         vocabulary = self._generator.engine.vocabulary
         parser = make_parser(job.model.format, vocabulary, thinking=self._prompt.in_reasoning, tool_names=job.tool_names)
-        reader = AnswerReader(parser, StopFilter(job.stop) if job.stop else None)
+        reader = AnswerReader(parser, StopFilter(job.stop) if job.stop else None, vocabulary.control_ids)
         started = False
         try:
             async with aclosing(self._generator.engine.generate(self._request(index))) as deltas:
@@ -178,24 +178,21 @@ class Generation:
             except Exception as error:  # noqa: BLE001 - handed to the reader, who raises it
                 await queue.put(error)
 
-        failure: Exception | None = None
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(run(index)) for index in range(self._job.num_choices)]
-            try:
-                num_left = len(running)
-                while num_left and failure is None:
-                    item = await queue.get()
-                    if isinstance(item, Exception):
-                        failure = item
-                    elif item is None:
-                        num_left -= 1
-                    else:
-                        yield item
-            finally:
-                for task in running:
-                    task.cancel()
-        if failure is not None:
-            raise failure
+        running = [asyncio.ensure_future(run(index)) for index in range(self._job.num_choices)]
+        try:
+            num_left = len(running)
+            while num_left:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    num_left -= 1
+                else:
+                    yield item
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     def _request(self, index: int) -> EngineRequest:
         job, sampling = self._job, self._sampling

@@ -6,6 +6,8 @@ Invariant: the events, joined, do not depend on how the engine split its tokens 
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from server.engine.base import EngineDelta, TokenLogprob
 from server.events import ContentDelta, Event, Finish, FinishReason, ToolCallCut, ToolCallEnd
 from server.parsers.base import Parser
@@ -15,11 +17,12 @@ from server.parsers.stop import StopFilter
 class AnswerReader:
     """Reads one choice. `finish` is set once the last event has been returned; read no more after that."""
 
-    __slots__ = ("_held_logprobs", "_parser", "_stop", "finish", "num_calls", "num_cut_calls")
+    __slots__ = ("_control_ids", "_held_logprobs", "_parser", "_stop", "finish", "num_calls", "num_cut_calls")
 
-    def __init__(self, parser: Parser, stop: StopFilter | None) -> None:
+    def __init__(self, parser: Parser, stop: StopFilter | None, control_ids: Set[int]) -> None:
         self._parser = parser
         self._stop = stop
+        self._control_ids = control_ids
         self._held_logprobs: list[TokenLogprob] = []
         self.finish: FinishReason | None = None
         self.num_calls = 0
@@ -46,7 +49,7 @@ class AnswerReader:
             made = self._filter(self._parser.feed((token_id,)))
             if any(isinstance(event, ContentDelta) for event in made):
                 logprobs += self._held_logprobs
-            if made:
+            if made or token_id in self._control_ids:  # a control token ends a marker, whose tokens are not content
                 self._held_logprobs.clear()
             events += made
             if self.finish is not None:

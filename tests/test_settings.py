@@ -24,9 +24,16 @@ def mistakes_of(*arguments: Any, **named: Any) -> list[str]:
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
     file = write(tmp_path, "http: {port: 1, host: 127.0.0.2, max_body_bytes: 5000}\n")
-    settings, origins = load_with_origins(file, {"http.port": 3, "http.host": None}, {"K3GW_HTTP__PORT": "2", "K3GW_HTTP__HOST": "::1"})
+    settings, origins = load_with_origins(
+        file, {"http.port": 3, "http.host": None}, {"K3GW_HTTP__PORT": "2", "K3GW_HTTP__HOST": "::1"}
+    )
 
-    assert (settings.http.port, settings.http.host, settings.http.max_body_bytes, settings.http.drain_timeout_s) == (3, "::1", 5000, 30)
+    assert (settings.http.port, settings.http.host, settings.http.max_body_bytes, settings.http.drain_timeout_s) == (
+        3,
+        "::1",
+        5000,
+        30,
+    )
     assert origins == {"http.port": "flag", "http.host": "K3GW_HTTP__HOST", "http.max_body_bytes": str(file)}
 
 

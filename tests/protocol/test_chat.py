@@ -144,7 +144,11 @@ def test_unknown_fields_are_ignored_and_listed() -> None:
 
 
 def test_tools_and_their_unknown_members_stay_as_sent() -> None:
-    tool = {"type": "function", "x-note": [1, {"b": 2.50}], "function": {"name": "f", "strict": True, "parameters": {"$defs": {}}}}
+    tool = {
+        "type": "function",
+        "x-note": [1, {"b": 2.50}],
+        "function": {"name": "f", "strict": True, "parameters": {"$defs": {}}},
+    }
 
     assert parse(body(tools=[tool])).tools == [tool]
 

@@ -1,0 +1,199 @@
+"""Streams driven by hand through ASGI: what is sent, when, and what happens when a client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from server.errors import EngineError, InvalidRequestError
+from server.streaming.sse import CollectedAnswer, EventStream
+
+Frames = AsyncGenerator[bytes, None]
+
+
+class Client:
+    """The far end of an ASGI call: records what is sent, and leaves when told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.gone = asyncio.Event()
+        self.got = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+        self.got.set()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+async def call(response: EventStream | CollectedAnswer, client: Client) -> dict[str, Any]:
+    scope: dict[str, Any] = {"type": "http", "state": {}}
+    await response(scope, client.receive, client.send)
+    return scope
+
+
+def stream(frames: Frames, interval_s: float = 60.0) -> EventStream:
+    return EventStream(frames, keepalive_interval_s=interval_s)
+
+
+async def test_frames_go_out_as_they_come_and_the_stream_is_closed() -> None:
+    async def frames() -> Frames:
+        yield b"data: 1\n\n"
+        yield b"data: 2\n\n"
+
+    client = Client()
+    await call(stream(frames()), client)
+
+    assert [message["type"] for message in client.sent] == ["http.response.start"] + ["http.response.body"] * 3
+    assert client.sent[0]["status"] == 200
+    assert dict(client.sent[0]["headers"])[b"content-type"].startswith(b"text/event-stream")
+    assert client.body == b"data: 1\n\ndata: 2\n\n"
+    assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+async def test_an_error_before_the_first_frame_is_raised_and_nothing_is_sent() -> None:
+    async def frames() -> Frames:
+        raise InvalidRequestError("no")
+        yield b""
+
+    client = Client()
+    with pytest.raises(InvalidRequestError):
+        await call(stream(frames()), client)
+
+    assert client.sent == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(EngineError("the engine failed"), b"the engine failed"), (KeyError("secret"), b"logged")]
+)
+async def test_an_error_after_the_first_frame_is_one_frame_and_the_end(error: Exception, words: bytes) -> None:
+    async def frames() -> Frames:
+        yield b"data: 1\n\n"
+        raise error
+
+    client = Client()
+    scope = await call(stream(frames()), client)
+
+    first, last = client.body.split(b"\n\n")[:2]
+    assert first == b"data: 1"
+    assert last.startswith(b'data: {"error":{"message":')
+    assert words in last
+    assert b"secret" not in client.body
+    assert b"[DONE]" not in client.body
+    assert client.sent[-1]["more_body"] is False
+    assert scope["state"]["error"].status == 500
+
+
+async def test_silence_is_filled_with_comments_and_opens_the_stream() -> None:
+    release = asyncio.Event()
+
+    async def frames() -> Frames:
+        await release.wait()
+        yield b"data: 1\n\n"
+
+    client = Client()
+    task = asyncio.ensure_future(call(stream(frames(), interval_s=0.001), client))
+    await client.got.wait()
+    release.set()
+    await task
+
+    assert client.sent[0]["type"] == "http.response.start"
+    assert client.body.startswith(b": keep-alive\n\n")
+    assert client.body.endswith(b"data: 1\n\n")
+
+
+async def _leave(make: Callable[[Callable[[], Awaitable[None]]], EventStream | CollectedAnswer]) -> tuple[Client, list[str]]:
+    """Runs a response whose work never ends, lets the client leave, and returns what the work noticed."""
+    noticed: list[str] = []
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            noticed.append("cancelled")
+            raise
+
+    client = Client()
+    task = asyncio.ensure_future(call(make(work), client))
+    await begun.wait()
+    client.gone.set()
+    await task
+    return client, noticed
+
+
+async def test_a_client_that_leaves_a_stream_cancels_the_work() -> None:
+    closed: list[bool] = []
+
+    def make(work: Callable[[], Awaitable[None]]) -> EventStream:
+        async def frames() -> Frames:
+            try:
+                yield b"data: 1\n\n"
+                await work()
+            finally:
+                closed.append(True)
+
+        return stream(frames())
+
+    client, noticed = await _leave(make)
+
+    assert noticed == ["cancelled"]
+    assert closed == [True]
+    assert client.body == b"data: 1\n\n"
+
+
+async def test_a_client_that_leaves_before_the_first_frame_cancels_the_work() -> None:
+    def make(work: Callable[[], Awaitable[None]]) -> EventStream:
+        async def frames() -> Frames:
+            await work()
+            yield b""
+
+        return stream(frames())
+
+    client, noticed = await _leave(make)
+
+    assert noticed == ["cancelled"]
+    assert client.sent == []
+
+
+async def test_a_client_that_leaves_a_whole_answer_cancels_the_work() -> None:
+    def make(work: Callable[[], Awaitable[None]]) -> CollectedAnswer:
+        async def collect() -> bytes:
+            await work()
+            return b""
+
+        return CollectedAnswer(collect)
+
+    client, noticed = await _leave(make)
+
+    assert noticed == ["cancelled"]
+    assert client.sent == []
+
+
+async def test_a_whole_answer_is_one_json_body() -> None:
+    async def collect() -> bytes:
+        return b'{"a":1}'
+
+    client = Client()
+    await call(CollectedAnswer(collect), client)
+
+    headers = dict(client.sent[0]["headers"])
+    assert (headers[b"content-type"], headers[b"content-length"], client.body) == (b"application/json", b"7", b'{"a":1}')
+
+
+async def test_errors_of_a_whole_answer_come_out_as_they_are() -> None:
+    async def collect() -> bytes:
+        raise EngineError("the engine failed")
+
+    with pytest.raises(EngineError, match="the engine failed"):
+        await call(CollectedAnswer(collect), Client())
