@@ -135,6 +135,7 @@ def test_text_that_is_not_json_is_kept_whole_as_a_string(text: str) -> None:
         ),
         ("array", [("[[", ""), ("1", ""), ("2", ""), (",", "[[12"), (" 3]", ", 3]"), ("]", "]")]),
         ("number", [("1", ""), ("2", "")]),
+        ("number", [("1" * 2000, ""), ("1" * 2000, '"' + "1" * 4000), ("1", "1")]),
     ],
 )
 def test_values_are_sent_while_they_are_written(tag: str, steps: list[tuple[str, str]]) -> None:
