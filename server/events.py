@@ -68,7 +68,10 @@ class ToolCallCut:
 
 @dataclass(slots=True, frozen=True)
 class Finish:
-    """The end; always the last event. `reason` is `TOOL_CALLS` exactly when a `ToolCallEnd` came before it."""
+    """The end; always the last event.
+
+    `reason` is `LENGTH` where a limit cut the answer off, else `TOOL_CALLS` where a `ToolCallEnd` came before, else `STOP`.
+    """
 
     reason: FinishReason
 

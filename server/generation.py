@@ -74,6 +74,8 @@ class Generator:
         self.salt_of = salt_of
         self.serial = itertools.count(1)
         self._formats = {name: make_format(name, engine.vocabulary, engine.render_chat) for name in formats}
+        for name in self._formats:
+            make_parser(name, engine.vocabulary)  # the first one of a vocabulary builds its tables
 
     async def prepare(self, job: Job) -> Generation:
         """Render and check; nothing has reached the engine yet. Raises `InvalidRequestError`."""

@@ -66,7 +66,8 @@ class AnswerReader:
         if self._stop is not None:
             events = self._stop.filter(events)
             if self._stop.matched is not None:
-                events.append(Finish(FinishReason.STOP))
+                has_calls = self.num_calls or any(type(event) is ToolCallEnd for event in events)
+                events.append(Finish(FinishReason.TOOL_CALLS if has_calls else FinishReason.STOP))
         for event in events:
             if type(event) is ToolCallEnd:
                 self.num_calls += 1
