@@ -1,7 +1,6 @@
 """The engines that must keep the contract.
 
-`scripted` is made here for each test. `vllm` is the session's one real engine, from a fixture `vllm_engine` that lives on the
-session's event loop; where there is none, its tests are skipped.
+`scripted` is made here for each test. `vllm` is the session's one real engine, which lives on the session's event loop.
 """
 
 from __future__ import annotations
@@ -68,10 +67,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "scripted":
         vocabulary = ByteVocabulary()
         return ScriptedEngine(vocabulary, parse_script(RULES, vocabulary), context_length=4096, seats=4)
-    try:
-        real: Engine = request.getfixturevalue("vllm_engine")
-    except pytest.FixtureLookupError:
-        pytest.skip("there is no fixture `vllm_engine` with the real engine")
+    real: Engine = request.getfixturevalue("vllm_engine")
     return real
 
 
