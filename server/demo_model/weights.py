@@ -36,8 +36,8 @@ class AdapterMismatchError(ValueError):
 class Adapter:
     """A low-rank change of a base model.
 
-    `tensors`: `added_rows`, shape (num_control_tokens, hidden), and for each linear layer `layers.N.<projection>.A`, shape (rank, in), and
-    `.B`, shape (out, rank). `metadata`: `base_vocab`, `scale`, `rank`, `steps`, `seed` as decimal text.
+    `tensors`: `added_rows`, shape (num_control_tokens, hidden), and for each linear layer `layers.N.<projection>.A`, shape (rank,
+    in), and `.B`, shape (out, rank). `metadata`: `base_vocab`, `scale`, `rank`, `steps`, `seed` as decimal text.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -77,7 +77,8 @@ def hugging_face_name(name: str) -> str:
 def _unpermute(weight: Any, num_heads: int) -> Any:
     """Undoes the row order of queries and keys in GGUF. `weight`: numpy, shape (num_heads * head_dim, in).
 
-    llama.cpp rotates neighbouring pairs, Hugging Face the two halves of a head. Source: llama.cpp, convert_hf_to_gguf.py, `permute`.
+    llama.cpp rotates neighbouring pairs, Hugging Face the two halves of a head. Source: llama.cpp, convert_hf_to_gguf.py,
+    `permute`.
     """
     rows, columns = weight.shape
     return weight.reshape(num_heads, rows // num_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
@@ -95,7 +96,8 @@ def base_weights(reader: Any, num_heads: int, num_kv_heads: int) -> Iterator[tup
             values = _unpermute(values, num_heads)
         elif tensor.name.endswith(".attn_k.weight"):
             values = _unpermute(values, num_kv_heads)
-        yield hugging_face_name(tensor.name), torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the file is mapped read-only
+        own = np.array(values, dtype=np.float32)  # a copy: the file is mapped read-only
+        yield hugging_face_name(tensor.name), torch.from_numpy(own)
 
 
 def _adapter_key(name: str) -> str | None:
