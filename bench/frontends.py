@@ -32,6 +32,8 @@ TEXT = (
 ) * 4
 KEY = "k3gw-bench-key-0123456789"
 MODEL = "kimi-k3"
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant: "
+"""For vLLM's server, which needs one; the gateway renders K3's own, longer prompt."""
 
 
 def _engine_args(model: Path) -> Any:
@@ -61,6 +63,7 @@ async def _vllm(model: Path) -> Any:
         from vllm.entrypoints.launchers.cli_args import make_arg_parser
 
     options = ["--enforce-eager", "--max-model-len", "8192", "--served-model-name", MODEL, "--disable-uvicorn-access-log"]
+    options += ["--chat-template", TEMPLATE]
     args = make_arg_parser(FlexibleArgumentParser()).parse_args([str(model), *options])
     args.model = str(model)
     engine = AsyncLLM.from_engine_args(_engine_args(model))

@@ -53,14 +53,3 @@ install_torch() {
     say "no CPU build found; installing the general one, which is larger"
     "$venv/bin/pip" install --disable-pip-version-check "torch==$TORCH_VERSION" >&2 || exit 1
 }
-
-# demo_model DIR: the demo checkpoint, built unless it is there and made from the present adapter.
-demo_model() {
-    stamp="$1/adapter.sha256"
-    have=$("$venv/bin/python" -c 'import hashlib, pathlib; print(hashlib.sha256(pathlib.Path("server/demo_model/adapter.safetensors").read_bytes()).hexdigest())')
-    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$have" ]; then
-        return
-    fi
-    "$venv/bin/k3-gateway" demo-model "$1" >&2 || exit 1
-    printf '%s\n' "$have" > "$stamp"
-}

@@ -65,10 +65,15 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
 
 
 @app.command("demo-model")
-def demo_model(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes.")]) -> None:
+def demo_model(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes.")],
+    if_changed: Annotated[bool, typer.Option("--if-changed", help="Keep a checkpoint that this version has built.")] = False,
+) -> None:
     """Build the small K3-shaped demo checkpoint."""
-    from server.demo_model.build import DemoModelError, build
+    from server.demo_model.build import DemoModelError, build, is_current
 
+    if if_changed and is_current(folder):
+        return
     started_s = time.monotonic()
     try:
         build(folder, lambda text: print(f"[{time.monotonic() - started_s:5.1f} s] {text}", flush=True))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib.util
 import json
+import socket
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 import uvicorn
 
+from server import logs
 from server.app import create_app
 from server.demo_model import build
 from server.engine.base import Engine
@@ -23,7 +24,7 @@ from server.engine.profiles import load_profile
 from server.engine.script import parse_script
 from server.engine.scripted import ScriptedEngine
 from server.engine.vllm import VllmEngine
-from server.settings import Settings
+from server.settings import LogSettings, Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
 
@@ -39,6 +40,10 @@ CHAT_TEMPLATE = """\
 {% endfor %}
 {%- if messages[-1].role == "assistant" %}{{ raise_exception("the last message is the assistant's") }}{% endif %}
 {%- if add_generation_prompt %}assistant: {% endif %}"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    logs.configure(LogSettings(level="error"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,9 +78,7 @@ def demo_model() -> Path:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed, which builds the demo model")
     folder = CACHE / "demo-model"
-    receipt = folder / build.RECEIPT
-    adapter_sha256 = hashlib.sha256(build.ADAPTER.read_bytes()).hexdigest()
-    if not receipt.is_file() or adapter_sha256 != json.loads(receipt.read_text(encoding="utf-8")).get("adapter_sha256"):
+    if not build.is_current(folder):
         try:
             build.build(folder, progress=lambda line: None)
         except build.DemoModelError as error:
@@ -125,9 +128,10 @@ class LiveGateway:
         self.app = create_app(Settings.model_validate(settings), open_engine)
         self.gateway = self.app.state.gateway
         self.gateway.on_ready = self._ready.set
-        config = uvicorn.Config(self.app, port=0, loop="uvloop", http="httptools", log_level="error", timeout_graceful_shutdown=2)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        config = uvicorn.Config(self.app, loop="uvloop", http="httptools", log_level="error", timeout_graceful_shutdown=2)
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread = threading.Thread(target=self._server.run, args=([self._listener],), daemon=True)
 
     def start(self) -> LiveGateway:
         self._thread.start()
@@ -142,8 +146,7 @@ class LiveGateway:
     @property
     def url(self) -> str:
         """The server's address, without a path."""
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        return f"http://127.0.0.1:{port}"
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     @property
     def headers(self) -> dict[str, str]:

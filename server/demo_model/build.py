@@ -28,6 +28,21 @@ class DemoModelError(RuntimeError):
     """The demo checkpoint cannot be built here; the message says what to do."""
 
 
+def fingerprint() -> str:
+    """SHA-256 of all that a checkpoint is made by: this package's code and adapter."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.iterdir()):
+        if path.is_file():
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def is_current(folder: Path) -> bool:
+    """Whether `folder` holds a checkpoint that this very package has built with its own adapter."""
+    receipt = folder / RECEIPT
+    return receipt.is_file() and json.loads(receipt.read_text(encoding="utf-8")).get("made_by") == fingerprint()
+
+
 def base_model_file() -> Path:
     """The GGUF file in the installed package. Raises `DemoModelError`."""
     # The package itself is not imported: it would load llama.cpp.
@@ -104,6 +119,8 @@ def _write_checkpoint(folder: Path, adapter_file: Path | None, progress: Callabl
     base = dict(weights.base_weights(reader, config["num_attention_heads"], config["num_key_value_heads"]))
     rows = len(tokenizer.CONTROL_TOKENS)
     receipt: dict[str, Any] = {"base": BASE_NAME, "base_file": path.name}
+    if adapter_file == ADAPTER:
+        receipt["made_by"] = fingerprint()
     if adapter_file is None:
         base_size, width = base[weights.EMBEDDING].shape
         adapter = weights.Adapter({"added_rows": torch.zeros(rows, width)}, {"base_vocab": str(base_size), "scale": "0"})
