@@ -18,7 +18,8 @@ Message = Mapping[str, Any]
 class Case:
     """One question and what a right answer has. `effort` None: thinking off.
 
-    `calls`: (tool, arguments), in order; empty if none is due. `behind`: messages after the question, as a call and its result. `json_answer`: the object that the text must be.
+    `calls`: (tool, arguments), in order; empty if none is due. `behind`: messages after the question, as a call and its result.
+    `json_answer`: the object that the text must be.
     """
 
     group: str

@@ -76,7 +76,7 @@ class AdaptedLlama(nn.Module):
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of the trained tokens."""
-        hidden = self._hidden(batch)[:-1]
+        hidden = self.hidden(batch)[:-1]
         targets = batch.token_ids[1:]
         kept = batch.trained[1:]
         # Filled up to few different sizes, for the reason in `batch.py`.
@@ -85,7 +85,7 @@ class AdaptedLlama(nn.Module):
         logits = torch.cat([F.linear(hidden, self.embedding), F.linear(hidden, self.rows.to(hidden.dtype))], -1)
         return F.cross_entropy(logits.float(), targets, ignore_index=_IGNORED)
 
-    def _hidden(self, batch: Batch) -> Tensor:
+    def hidden(self, batch: Batch) -> Tensor:
         """The last hidden state of each token, shape (num_tokens, hidden)."""
         base_size = self.embedding.shape[0]
         added = batch.token_ids >= base_size

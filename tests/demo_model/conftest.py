@@ -1,0 +1,10 @@
+"""`demo/` is no installed package: its tests find it in the checkout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
