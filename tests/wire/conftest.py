@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,3 +199,20 @@ def weather_tool() -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties, "required": ["city", "days"]}
     function = {"name": "get_weather", "description": "Get the weather forecast for a city.", "parameters": parameters}
     return {"type": "function", "function": function}
+
+
+Until = Callable[..., Any]
+
+
+@pytest.fixture
+def until() -> Until:
+    """`until(look, timeout_s=…)`: what `look` returns once it is true; fails where it is not by then."""
+
+    def until(look: Callable[[], Any], timeout_s: float = 15.0) -> Any:
+        end_s = time.monotonic() + timeout_s
+        while not (found := look()):
+            assert time.monotonic() < end_s, f"not within {timeout_s} s"
+            time.sleep(0.02)
+        return found
+
+    return until
