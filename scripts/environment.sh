@@ -53,7 +53,8 @@ install() {
 install_torch() {
     "$venv/bin/python" -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$TORCH_VERSION')" 2>/dev/null && return
     say "installing torch $TORCH_VERSION for the CPU"
-    pip_install "torch==$TORCH_VERSION+cpu" 2>/dev/null && return
+    pip_install "torch==$TORCH_VERSION+cpu" && return
+    say "the configured indexes have no CPU build of torch; trying PyTorch's own"
     pip_install --retries 1 --timeout 20 --extra-index-url "$TORCH_CPU_INDEX" "torch==$TORCH_VERSION+cpu" && return
     say "no CPU build found; installing the general one, which is larger"
     pip_install "torch==$TORCH_VERSION" || exit 1
