@@ -40,6 +40,7 @@ class Target:
     key: str
     model: str = "kimi-k3"
     pid: int | None = None
+    log: list[str] = field(default_factory=list, repr=False, compare=False)
 
     CAPITAL = "What is the capital of France?"
     THINK = "What is the capital of France? Think first."
@@ -122,7 +123,7 @@ def scripted(start_gateway: Callable[..., Any]) -> Target:
 
 
 class Output:
-    """What a process writes, read by a thread so that it never stands still; `lines` are complete once `closed` is set."""
+    """What a process writes, read by a thread so that it never stands still; `lines` are complete after `join`."""
 
     def __init__(self, stream: Any) -> None:
         self.lines: list[str] = []
@@ -146,7 +147,10 @@ class Output:
 
 @pytest.fixture(scope="session")
 def vllm_gateway(demo_model: Path) -> Iterator[Target]:
-    """The session's one gateway with real vLLM, as `k3-gateway serve` runs it. It must stop in order at the end."""
+    """The session's one gateway with real vLLM, as `k3-gateway serve` runs it.
+
+    At the end it must stop in order, and whatever clients did to it, nothing of that was an error of the gateway.
+    """
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
     command = [sys.executable, "-m", "server", "serve", "--profile", "cpu-demo", "--model", str(demo_model), "--port", "0"]
@@ -157,7 +161,7 @@ def vllm_gateway(demo_model: Path) -> Iterator[Target]:
             assert output.ready.wait(START_TIMEOUT_S), f"not ready after {START_TIMEOUT_S} s: {output.lines[-5:]}"
             assert output.base_url is not None, "the gateway ended:\n" + "".join(output.lines)
             assert any("ready after" in line for line in output.lines)
-            yield Target(output.base_url, KEY, pid=process.pid)
+            yield Target(output.base_url, KEY, pid=process.pid, log=output.lines)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -166,7 +170,8 @@ def vllm_gateway(demo_model: Path) -> Iterator[Target]:
                 process.kill()
                 raise
             output.join()
-        assert process.returncode == 0, "".join(output.lines[-20:])
+        assert 0 == process.returncode, "".join(output.lines[-20:])
+        assert [] == [line for line in output.lines if "[error" in line or "Traceback" in line]
 
 
 @pytest.fixture(params=["scripted", pytest.param("vllm", marks=pytest.mark.vllm)])

@@ -18,7 +18,12 @@ class City(pydantic.BaseModel):
 
 
 def ask(client: openai.OpenAI, target: Target, question: str, **options: Any) -> Any:
-    body = {"model": target.model, "messages": [{"role": "user", "content": question}], "temperature": 0, "extra_body": target.OFF}
+    body = {
+        "model": target.model,
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "extra_body": target.OFF,
+    }
     return client.chat.completions.create(**{**body, **options})
 
 

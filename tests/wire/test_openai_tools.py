@@ -92,7 +92,9 @@ def test_the_history_may_hold_several_results(client: openai.OpenAI, target: Tar
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cut_call_leaves_no_half_arguments_in_a_whole_answer(start_gateway: Any, weather_tool: dict[str, Any], stream: bool) -> None:
+def test_a_cut_call_leaves_no_half_arguments_in_a_whole_answer(
+    start_gateway: Any, weather_tool: dict[str, Any], stream: bool
+) -> None:
     opener = {"control": [{"call": {"tool": "get_weather", "index": 1}}, "open"]}
     script = [{"reply": ["</response>", "<tools>", opener, {"text": 'argument key="city" type="string"'}, "length"]}]
     gateway = start_gateway(script)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -16,9 +15,9 @@ Target = Any  # of conftest
 
 
 @pytest.fixture
-async def model(async_client: openai.AsyncOpenAI, target: Target) -> AsyncIterator[OpenAIChatModel]:
+def model(async_client: openai.AsyncOpenAI, target: Target) -> OpenAIChatModel:
     settings = ModelSettings(temperature=0, extra_body=target.OFF)
-    yield OpenAIChatModel(target.model, provider=OpenAIProvider(openai_client=async_client), settings=settings)
+    return OpenAIChatModel(target.model, provider=OpenAIProvider(openai_client=async_client), settings=settings)
 
 
 async def test_a_run(model: OpenAIChatModel, target: Target) -> None:
