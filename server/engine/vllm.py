@@ -70,7 +70,9 @@ class VllmEngine:
         stats = EngineStats()
         llm = await start(profile, model_path, model_name or model_path.name, stats, progress)
         engine = cls(llm, vocabulary, stats)
-        engine._guard = Guard(process.pid for process in llm.engine_core.resources.engine_manager.processes)
+        # There are none where another program, such as Ray, starts the engine.
+        if processes := getattr(llm.engine_core.resources.engine_manager, "processes", ()):
+            engine._guard = Guard(process.pid for process in processes)
         return engine
 
     @property
@@ -132,9 +134,6 @@ class VllmEngine:
         num_tokens, context_length = len(request.token_ids), self._facts.context_length
         if num_tokens >= context_length:
             raise ContextLengthError(f"the prompt has {num_tokens} tokens and leaves no room in a context of {context_length}")
-        # vLLM looks for ids that are too large only; a negative one would end the engine.
-        if num_tokens and (lowest := min(request.token_ids)) < 0:
-            raise InvalidRequestError(f"token id `{lowest}` is negative; ids are 0 to {self._vocabulary.size - 1}")
         if request.media:
             raise InvalidRequestError("the loaded model takes no images; send text only")
         if request.request_id in self._request_ids:
