@@ -93,12 +93,13 @@ class VllmEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
         outputs = self._start(request)
-        num_top = request.sampling.logprobs
+        num_top, ended = request.sampling.logprobs, False
         try:
             async for output in outputs:
                 completion = output.outputs[0]
                 if completion.finish_reason is not None:
                     self._request_ids.discard(request.request_id)
+                    ended = True
                     yield self._convert.last_delta(output, num_top, self._facts.end_token_ids)
                 elif completion.token_ids:
                     logprobs = None if num_top is None else self._convert.token_logprobs(completion, num_top)
@@ -108,7 +109,8 @@ class VllmEngine:
         except Exception as error:
             raise self._translated(error) from error
         finally:
-            self._request_ids.discard(request.request_id)
+            if not ended:  # else the id may be another request's by now
+                self._request_ids.discard(request.request_id)
             await outputs.aclose()
 
     def _start(self, request: EngineRequest) -> Any:

@@ -1,7 +1,7 @@
 """Takes the engine's processes along when the gateway is killed.
 
 Role: vLLM's engine process does not notice that the one which started it is gone, and keeps its memory, or its GPUs, for good.
-The end of a container or a service takes everything along; a `kill -9` in a terminal, or the kernel when memory is short, does not.
+The end of a container or a service takes everything along; a `kill -9` in a terminal does not, nor does a kernel short of memory.
 Invariant: a guard ends processes only if its own process has ended without `release`.
 """
 

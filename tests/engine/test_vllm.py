@@ -173,6 +173,19 @@ async def test_leaving_closes_vllms_generator_at_once(make_engine: MakeEngine) -
     assert (1, 0) == (llm.num_left, engine.num_unfinished)
 
 
+async def test_an_id_is_free_again_with_the_last_delta(make_engine: MakeEngine) -> None:
+    engine, llm = make_engine(output([7], "stop"))
+    first = engine.generate(request())
+    await anext(first)
+    llm.played = [output([7]), output([8], "stop")]
+    second = engine.generate(request())
+    await anext(second)
+    await first.aclose()
+    assert 1 == engine.num_unfinished
+    await second.aclose()
+    assert 0 == engine.num_unfinished
+
+
 async def test_figures_of_an_engine_without_requests_are_zero(make_engine: MakeEngine) -> None:
     engine, _ = make_engine()
     stats = engine.stats
