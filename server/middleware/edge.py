@@ -6,6 +6,7 @@ has a key, a prompt or an answer.
 
 from __future__ import annotations
 
+import http
 import logging
 import re
 import uuid
@@ -74,7 +75,9 @@ class EdgeMiddleware:
         error: GatewayError | None = state.get("error")
         if error is not None:
             level = error.log_level
-            fields |= {"error": error.message[:500], "error_code": error.code, "exc_info": error.__cause__}
+            fields |= {"error": error.message[:500], "error_code": error.code}
+            if error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:  # what a client did wrong needs no traceback
+                fields["exc_info"] = error.__cause__
         log.log(
             level,
             "request",
