@@ -1,8 +1,8 @@
 """A stand-in for vLLM's engine process, so that what stands in front of it can be measured alone.
 
 Everything of `AsyncLLM` in the server's process stays vLLM's own: input and output processing, collectors, statistics. Only the
-client of the engine process is replaced. Each step gives every running request `tokens_per_step` token ids, as a real scheduler does.
-Works with vLLM 0.32 and 0.33. Source: vllm/v1/engine/core_client.py, `AsyncMPClient`.
+client of the engine process is replaced. Each step gives every running request `tokens_per_step` token ids, as a real scheduler
+does. Works with vLLM 0.32 and 0.33. Source: vllm/v1/engine/core_client.py, `AsyncMPClient`.
 """
 
 from __future__ import annotations
