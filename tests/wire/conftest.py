@@ -171,7 +171,8 @@ def vllm_gateway(demo_model: Path) -> Iterator[Target]:
                 raise
             output.join()
         assert 0 == process.returncode, "".join(output.lines[-20:])
-        assert [] == [line for line in output.lines if "[error" in line or "Traceback" in line]
+        faults = [number for number, line in enumerate(output.lines) if "[error" in line or "Traceback" in line]
+        assert [] == faults, "".join(output.lines[faults[0] - 3 : faults[0] + 50])
 
 
 @pytest.fixture(params=["scripted", pytest.param("vllm", marks=pytest.mark.vllm)])
