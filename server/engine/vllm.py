@@ -46,6 +46,7 @@ class VllmEngine:
         self._vocabulary = vocabulary
         self._stats = stats or EngineStats()
         self._facts = _model_facts(llm)
+        self._speculates = llm.vllm_config.speculative_config is not None
         self._request_ids: set[str] = set()
         self._closing: asyncio.Future[None] | None = None
         self._guard: Guard | None = None
@@ -136,6 +137,10 @@ class VllmEngine:
         num_tokens, context_length = len(request.token_ids), self._facts.context_length
         if num_tokens >= context_length:
             raise ContextLengthError(f"the prompt has {num_tokens} tokens and leaves no room in a context of {context_length}")
+        if self._speculates:
+            for name, value in (("min_p", request.sampling.min_p), ("logit_bias", request.sampling.logit_bias)):
+                if value:
+                    raise InvalidRequestError(f"`{name}` can't be used: this model is served with speculation; remove it", param=name)
         if request.media:
             raise InvalidRequestError("the loaded model takes no images; send text only")
         if request.request_id in self._request_ids:

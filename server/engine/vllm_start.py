@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from server import environment
+from server.engine import vllm_plugin
 from server.engine.base import EngineStats
 from server.engine.profiles import Profile, ProfileError
 from server.engine.vllm_stats import recorder_class
@@ -112,6 +113,11 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
             f"the engine profile `{profile.name}` prefills prompts in parts; on a CPU a seeded request would end the engine: "
             "set `enable_chunked_prefill: false` with `max_num_batched_tokens` above `max_model_len`, and drop "
             "`long_prefill_token_threshold`"
+        )
+    if current_platform.is_cpu() and config.speculative_config is not None and not vllm_plugin.is_installed():
+        raise ProfileError(
+            f"the engine profile `{profile.name}` speculates; on a CPU that needs a cure which vLLM finds only in an installed "
+            "package: run `pip install -e .`, or override `speculative_config: null`"
         )
     return AsyncLLM.from_vllm_config(
         config,
