@@ -41,7 +41,9 @@ class PaperLlm:
         self.output_processor = self
         self.renderer = SimpleNamespace(get_eos_token_id=lambda: END)
         self.vllm_config = SimpleNamespace(
-            scheduler_config=SimpleNamespace(max_num_seqs=4), parallel_config=SimpleNamespace(data_parallel_size=2)
+            scheduler_config=SimpleNamespace(max_num_seqs=4),
+            parallel_config=SimpleNamespace(data_parallel_size=2),
+            speculative_config=None,
         )
         self.model_config = SimpleNamespace(
             max_model_len=100,
