@@ -40,6 +40,7 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
         title="k3-gateway",
         lifespan=lifespan_of(gateway, open_engine),
         redirect_slashes=False,  # a redirect would name the scheme that a proxy before us speaks with us, and send the key there
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         middleware=[  # outermost first

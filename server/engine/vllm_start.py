@@ -102,8 +102,11 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
 
     # Without it vLLM looks each of its switches up in the environment at every use, some of them for every token.
     vllm.envs.enable_envs_cache()
+    engine = dict(profile.engine)
+    if not engine.get("speculative_config"):
+        engine.pop("per_request_spec_decode_metrics", None)  # vLLM refuses it where nothing is speculated
     try:
-        arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **profile.engine)
+        arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **engine)
     except TypeError as error:
         raise ProfileError(f"the engine profile `{profile.name}` has an argument that vLLM does not know: {error}") from error
     config = arguments.create_engine_config()

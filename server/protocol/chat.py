@@ -185,7 +185,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "min_p": (0, 1),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
-    "top_k": (-1, None),
+    "top_k": (-1, 2**31 - 1),
     "top_logprobs": (0, MAX_TOP_LOGPROBS),
     "seed": (-(2**63), 2**63 - 1),
 }
