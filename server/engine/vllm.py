@@ -140,7 +140,7 @@ class VllmEngine:
         if self._speculates:
             for name, value in (("min_p", request.sampling.min_p), ("logit_bias", request.sampling.logit_bias)):
                 if value:
-                    raise InvalidRequestError(f"`{name}` can't be used: this model is served with speculation; remove it", param=name)
+                    raise InvalidRequestError(f"`{name}` is refused: the model is served with speculation; remove it", param=name)
         if request.media:
             raise InvalidRequestError("the loaded model takes no images; send text only")
         if request.request_id in self._request_ids:
