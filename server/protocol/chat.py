@@ -21,6 +21,7 @@ MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1024
 
 
 class ContentPart(TypedDict, total=False):
@@ -237,6 +238,8 @@ def _check_stop(request: ChatRequest) -> None:
 
 
 def _check_logit_bias(request: ChatRequest) -> None:
+    if len(request.logit_bias or ()) > MAX_BIASES:
+        raise InvalidRequestError(f"`logit_bias` has more than {MAX_BIASES} tokens; send fewer", param="logit_bias")
     for key, value in (request.logit_bias or {}).items():
         param = f"logit_bias.{key}"
         if not (key.isascii() and key.isdigit()) or len(key) > 9:

@@ -72,6 +72,7 @@ def error_of(data: bytes) -> InvalidRequestError:
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -117,8 +118,11 @@ def test_mistakes_name_their_field(fields: dict[str, Any], param: str) -> None:
         (body()[:-1] + b', "user": "\xff"}', "not JSON"),
         (b'{"model": "m", "metadata": {"a": ' + b"[" * 10_000, "too deeply"),
         (b'{"model": "m", "x": ' + b"[" * 10_000, "too deeply"),
-        (b'{"model": "m", "x": [' + b"[]," * 2_000_000 + b"1]}", "JSON values"),
-        (b"[" * 20_000_000, "JSON values"),
+        (b'{"model": "m", "x": [' + b"[]," * 2_000_000 + b"1]}", "times `[`"),
+        (b"[" * 20_000_000, "times `[`"),
+        (b'{"model": "m", "x": [' + b"1," * 2_000_000 + b"1]}", "times `,`"),
+        (body()[:-1] + b', "user": "\\ud800 and more text behind it, enough of it"}', "half of a surrogate pair"),
+        (body()[:-1] + b', "user": "NaN" "x"}', "not JSON"),
     ],
 )
 def test_what_is_not_a_request_is_told_why(data: bytes, words: str) -> None:
