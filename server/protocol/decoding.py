@@ -17,8 +17,8 @@ from server.errors import InvalidRequestError
 T = TypeVar("T")
 
 _LIMITS = {b"[": 150_000, b"{": 150_000, b'":': 250_000, b",": 1_000_000}
-"""What one body may have of each, in text too: of lists, objects, named values, and values. A million tokens of source code have a
-tenth of the first three, a million tokens of a number table less than the last; decoding what is allowed takes under 100 ms."""
+"""What one body may have of each, in text too: of lists, objects, named values, and values. A million tokens of source code have
+a tenth of the first three, a million tokens of a number table less than the last; decoding what is allowed takes under 100 ms."""
 
 _POSITION = re.compile(r"\(byte (\d+)\)$")
 _WINDOW = 16
@@ -34,7 +34,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise InvalidRequestError("the request has no body; send a JSON object with `Content-Type: application/json`")
     for piece, most in _LIMITS.items():
         if body.count(piece) > most:
-            raise InvalidRequestError(f"the body has more than {most} times `{piece.decode()}`; send fewer objects, lists and values")
+            raise InvalidRequestError(f"the body has more than {most} times `{piece.decode()}`; send fewer values")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
