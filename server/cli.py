@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from server import settings as settings_module
+from server.engine.profiles import ProfileError, load_profile
 from server.settings import Settings, SettingsError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Gateway for Kimi K3 on vLLM.")
@@ -57,8 +58,12 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
     """Print the effective settings, each with its origin; exit 2 with every mistake listed."""
     try:
         loaded, origins = settings_module.load_with_origins(config, {"engine.profile": profile})
+        if loaded.engine.kind == "vllm":
+            load_profile(loaded.engine.profile, loaded.engine.overrides)
     except SettingsError as error:
         _refuse(error.mistakes)
+    except ProfileError as error:
+        _refuse([f"engine.profile: {error}"])
     for name, value in sorted(settings_module.flatten(loaded).items()):
         origin = next((origins[key] for key in origins if key == name or name.startswith(f"{key}.")), "default")
         print(f"{name} = {value!r}  ({origin})")

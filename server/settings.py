@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as SourceError
 
 PREFIX = "K3GW_"
 SECRETS = frozenset({"tenancy.key"})
@@ -90,8 +92,10 @@ class LogSettings(Section):
     format: Literal["console", "json"] = "console"
 
 
-class Settings(Section):
-    """All settings of one gateway."""
+class Settings(BaseSettings):
+    """All settings of one gateway. `load` makes them; made directly, they read no file and no environment."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     http: HttpSettings = HttpSettings()
     engine: EngineSettings = EngineSettings()
@@ -99,6 +103,13 @@ class Settings(Section):
     tenancy: TenancySettings = TenancySettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what it is given; `load` merges the sources itself, to know where each value comes from."""
+        return (init_settings,)
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -120,34 +131,24 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def load(
-    config: Path | None = None, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
-) -> Settings:
+def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
     """The settings of a configuration file, the environment and flags. Raises `SettingsError` with every mistake.
 
-    `flags`: dotted name -> value, None for a flag that was not given. `environment` defaults to the process's.
+    `flags`: dotted name -> value, None for a flag that was not given.
     """
-    return load_with_origins(config, flags, environment)[0]
+    return load_with_origins(config, flags)[0]
 
 
-def load_with_origins(
-    config: Path | None = None, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
-) -> tuple[Settings, dict[str, str]]:
-    """As `load`, with the origin of every setting that is not a default: dotted name -> `file`, `K3GW_…` or `flag`."""
+def load_with_origins(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> tuple[Settings, dict[str, str]]:
+    """As `load`, with the origin of every setting that is not a default: dotted name -> the file, `K3GW_…` or `flag`."""
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    mistakes: list[str] = []
-    _merge(merged, origins, _from_file(config), str(config))
-    for name, value in sorted((os.environ if environment is None else environment).items()):
-        if name.startswith(PREFIX):
-            path = name.removeprefix(PREFIX).lower().split("__")
-            if path[0] not in Settings.model_fields:
-                mistakes.append(f"{name}: there is no section `{path[0]}`; sections are {', '.join(Settings.model_fields)}")
-                continue
-            _merge(merged, origins, _nest(path, _parse(value)), name)
-    for name, value in (flags or {}).items():
-        if value is not None:
-            _merge(merged, origins, _nest(name.split("."), value), "flag")
+    for values, origin in ((_from_file(config), str(config)), (_from_environment(), PREFIX), (_nested(given), "flag")):
+        merged = _merge(merged, values)
+        for name in _flat(values):
+            origins[name] = PREFIX + name.replace(".", "__").upper() if origin == PREFIX else origin
+    mistakes = _unknown_variables()
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
@@ -159,17 +160,35 @@ def load_with_origins(
 
 def flatten(settings: Settings) -> dict[str, Any]:
     """Dotted name -> value of every setting; secrets stay hidden."""
+    return _flat(settings.model_dump(mode="json"))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
-
-    def walk(prefix: str, value: Any) -> None:
+    for key, value in values.items():
         if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                walk(f"{prefix}.{key}" if prefix else str(key), inner)
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            flat[prefix] = value
-
-    walk("", settings.model_dump(mode="json"))
+            flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        nested = _merge(nested, value)
+    return nested
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, key by key at every depth; `above` wins."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _from_file(config: Path | None) -> dict[str, Any]:
@@ -186,31 +205,19 @@ def _from_file(config: Path | None) -> dict[str, Any]:
     return content or {}
 
 
-def _parse(value: str) -> Any:
-    """An environment value as YAML reads it, so that numbers, lists and mappings can be given; else the text itself."""
+def _from_environment() -> dict[str, Any]:
+    """`K3GW_SECTION__FIELD` as nested values: text as it is, lists and mappings as JSON."""
     try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError:
-        return value
+        return EnvSettingsSource(Settings, env_prefix=PREFIX, env_nested_delimiter="__", case_sensitive=False)()
+    except SourceError as error:
+        raise SettingsError([f"{error}; a list or a mapping is given as JSON"]) from None
 
 
-def _nest(path: list[str], value: Any) -> dict[str, Any]:
-    for name in reversed(path):
-        value = {name: value}
-    nested: dict[str, Any] = value
-    return nested
-
-
-def _merge(into: dict[str, Any], origins: dict[str, str], values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            inner = into.get(key)
-            into[key] = dict(inner) if isinstance(inner, dict) else {}
-            _merge(into[key], origins, value, origin, f"{name}.")
-        else:
-            into[key] = value
-            origins[name] = origin
+def _unknown_variables() -> list[str]:
+    sections = ", ".join(Settings.model_fields)
+    names = {name: name[len(PREFIX) :].partition("__")[0].lower() for name in os.environ if name.upper().startswith(PREFIX)}
+    unknown = sorted((name, section) for name, section in names.items() if section not in Settings.model_fields)
+    return [f"{name}: there is no section `{section}`; sections are {sections}" for name, section in unknown]
 
 
 def _describe(detail: Any, origins: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,23 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def mistakes_of(*arguments: Any, **named: Any) -> list[str]:
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("K3GW_")]:
+        monkeypatch.delenv(name)
+
+
+def mistakes_of(config: Path | None = None, flags: dict[str, Any] | None = None) -> list[str]:
     with pytest.raises(SettingsError) as caught:
-        load(*arguments, **named)
+        load(config, flags)
     return caught.value.mistakes
 
 
-def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, "http: {port: 1, host: 127.0.0.2, max_body_bytes: 5000}\n")
-    settings, origins = load_with_origins(
-        file, {"http.port": 3, "http.host": None}, {"K3GW_HTTP__PORT": "2", "K3GW_HTTP__HOST": "::1"}
-    )
+    monkeypatch.setenv("K3GW_HTTP__PORT", "2")
+    monkeypatch.setenv("K3GW_HTTP__HOST", "::1")
+    settings, origins = load_with_origins(file, {"http.port": 3, "http.host": None})
 
     assert (settings.http.port, settings.http.host, settings.http.max_body_bytes, settings.http.drain_timeout_s) == (
         3,
@@ -37,45 +44,73 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
     assert origins == {"http.port": "flag", "http.host": "K3GW_HTTP__HOST", "http.max_body_bytes": str(file)}
 
 
-def test_every_mistake_is_listed_with_path_and_origin(tmp_path: Path) -> None:
+def test_every_mistake_is_listed_with_path_and_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K3GW_LOG__LEVEL", "loud")
+    monkeypatch.setenv("K3GW_HTTP__HOT", "1")
+    monkeypatch.setenv("K3GW_NOPE__X", "1")
     file = write(tmp_path, "http: {port: high, hots: x}\nmodels: {m: {format: latin}}\n")
-    mistakes = mistakes_of(file, {}, {"K3GW_LOG__LEVEL": "loud", "K3GW_NOPE__X": "1"})
+    mistakes = mistakes_of(file)
 
     found = {mistake.split(":")[0] for mistake in mistakes}
-    assert found == {"http.port", "http.hots", "models.m.format", "log.level", "K3GW_NOPE__X"}
+    assert found == {"http.port", "http.hots", "http.hot", "models.m.format", "log.level", "K3GW_NOPE__X"}
     assert any(str(file) in mistake for mistake in mistakes)
     assert any("K3GW_LOG__LEVEL" in mistake for mistake in mistakes)
 
 
 @pytest.mark.parametrize("text", ["http: [", "- a\n- b\n", "http: 3\n", "\x00"])
 def test_a_file_that_is_no_configuration_is_one_mistake(tmp_path: Path, text: str) -> None:
-    assert len(mistakes_of(write(tmp_path, text), {}, {})) == 1
+    assert len(mistakes_of(write(tmp_path, text))) == 1
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    assert str(tmp_path / "no.yaml") in mistakes_of(tmp_path / "no.yaml", {}, {})[0]
+    assert str(tmp_path / "no.yaml") in mistakes_of(tmp_path / "no.yaml")[0]
 
 
 def test_an_open_gateway_is_bound_to_loopback() -> None:
-    assert "tenancy.auth" in mistakes_of(None, {"tenancy.auth": "off", "http.host": "0.0.0.0"}, {})[0]
-    assert load(None, {"tenancy.auth": "off"}, {}).tenancy.auth == "off"
+    assert "tenancy.auth" in mistakes_of(None, {"tenancy.auth": "off", "http.host": "0.0.0.0"})[0]
+    assert load(None, {"tenancy.auth": "off"}).tenancy.auth == "off"
 
 
 def test_names_and_aliases_of_models_differ(tmp_path: Path) -> None:
     file = write(tmp_path, "models: {a: {aliases: [x]}, b: {aliases: [x]}}\n")
 
-    assert "`x` names two models" in mistakes_of(file, {}, {})[0]
+    assert "`x` names two models" in mistakes_of(file)[0]
 
 
 def test_secrets_are_not_printed() -> None:
-    settings = load(None, {"tenancy.key": "a-very-secret-key-of-mine"}, {})
+    settings = load(None, {"tenancy.key": "a-very-secret-key-of-mine"})
 
     assert "secret" not in str(flatten(settings))
     assert "secret" not in repr(settings)
 
 
 def test_a_short_key_is_refused_without_repeating_it() -> None:
-    [mistake] = mistakes_of(None, {"tenancy.key": "hunter2"}, {})
+    [mistake] = mistakes_of(None, {"tenancy.key": "hunter2"})
 
     assert "tenancy.key" in mistake
     assert "hunter2" not in mistake
+
+
+@pytest.mark.parametrize(
+    "key", ["1234567890123456", "0x12345678901234567", "'quoted-and-long-enough'", "abc-def-ghi-jkl #mno", "[a, b, c, d, e, f]"]
+)
+def test_a_key_from_the_environment_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("K3GW_TENANCY__KEY", key)
+    loaded = load().tenancy.key
+
+    assert loaded is not None
+    assert loaded.get_secret_value() == key
+
+
+def test_mappings_from_the_environment_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K3GW_MODELS", '{"m": {"format": "plain"}}')
+    monkeypatch.setenv("K3GW_ENGINE__OVERRIDES", '{"max_num_seqs": 4}')
+
+    assert load().models["m"].format == "plain"
+    assert load().engine.overrides == {"max_num_seqs": 4}
+
+
+def test_a_mapping_that_is_not_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K3GW_MODELS", "{m: plain")
+
+    assert "models" in mistakes_of()[0]
