@@ -26,8 +26,11 @@ pip() {
     "$venv/bin/python" -m pip --disable-pip-version-check "$@"
 }
 
+# pip's own lines are the progress that is shown, but for those that say that nothing is to be done.
 pip_install() {
-    pip install --prefer-binary "$@" >&2
+    status=$({ { pip install --prefer-binary "$@" 2>&1; echo $? >&3; } |
+        awk '!/^Requirement already satisfied/ { print; fflush() }' >&2; } 3>&1)
+    return "$status"
 }
 
 # One set-up at a time in a checkout. The lock names its holder, so that one which was killed does not block for ever.
@@ -57,22 +60,25 @@ recipe() {
     cat pyproject.toml scripts/environment.sh
 }
 
+# is_installed EXTRA…: whether the gateway and these extras are installed as this checkout wants them.
 is_installed() {
-    [ -f "$1" ] && recipe | cmp -s - "$1" && [ -x "$venv/bin/python" ]
+    [ -x "$venv/bin/python" ] || return 1
+    for extra in base "$@"; do
+        recipe | cmp -s - "$venv/.installed-$extra" || return 1
+    done
 }
 
 # install EXTRA…: the gateway and these extras.
 install() {
-    extras=$(printf '%s,' "$@")
-    extras=${extras%,}
-    stamp="$venv/.installed-$(printf '%s' "$extras" | tr ',' '-')"
-    is_installed "$stamp" && return
+    is_installed "$@" && return
     lock
-    is_installed "$stamp" || set_up
+    is_installed "$@" || set_up "$@"
     unlock
 }
 
 set_up() {
+    extras=$(printf '%s,' "$@")
+    extras=${extras%,}
     say "setting up $venv (${extras:-no extras}); the first time this downloads packages and takes some minutes"
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         python=$(find_python) || exit 1
@@ -85,7 +91,9 @@ set_up() {
         # What an index offers of these does not fit this torch and breaks the import of vLLM, which can do without.
         pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null ;;
     esac
-    recipe > "$stamp"
+    for extra in base "$@"; do
+        recipe > "$venv/.installed-$extra"
+    done
 }
 
 failed() {
