@@ -1,7 +1,7 @@
 """Trains the demo model's adapter: `python -m demo.train --out DIR`, on a CPU, in about an hour on two cores.
 
-Writes to the folder: `base/`, the base model as a checkpoint; `distilled.json`, its own answers; `adapter.safetensors`. Progress goes to
-standard output. Data, order and start are decided by the seed and by `distilled.json`; rounding depends on the machine.
+Writes to the folder: `base/`, the base model as a checkpoint; `distilled.json`, its own answers; `adapter.safetensors`. Progress
+goes to standard output. Data, order and start are decided by the seed and by `distilled.json`; rounding depends on the machine.
 """
 
 from __future__ import annotations
