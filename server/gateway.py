@@ -27,7 +27,7 @@ class Gateway:
         self.clock = clock
         self.keys = keys
         self.models = ModelTable(settings.models)
-        self.recorder = Recorder(tuple(model.name for model in self.models.models))
+        self.recorder = Recorder()
         self.engine: Engine | None = None
         self.created_s = clock.unix_s()
         self.draining = False

@@ -13,25 +13,32 @@ import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from server.clock import Clock
 from server.context import RequestContext, Tenant
 from server.engine.base import Engine, EngineDelta, EngineHints, EngineRequest, Sampling, TokenLogprob
-from server.errors import ContextLengthError, GatewayError, InternalError, InvalidRequestError
-from server.events import Event
+from server.errors import ContextLengthError, EngineError, GatewayError, InternalError, InvalidRequestError
+from server.events import Event, FinishReason
 from server.models import ServedModel
-from server.parsers.factory import make_parser
-from server.parsers.stop import StopFilter
+from server.parsers.factory import ParserFactory
+from server.parsers.stop import StopFilter, StopStrings
 from server.prompts.base import Conversation, Prompt
 from server.prompts.factory import make_format
 from server.reading import AnswerReader
 from server.record import GenerationRecord
 
+MIN_TOKENS_OF_ALL_CHOICES: Final = 262_144
+_SEEDS: Final = 2**63 - 1
+
 
 @dataclass(slots=True, frozen=True)
 class Job:
-    """What is to be generated. `sampling` has only what the client set, under the names of `Sampling`'s fields."""
+    """What is to be generated.
+
+    `sampling` has only what the client set, under the names of `Sampling`'s fields. Its `seed` is that of the first choice, the
+    others' are the numbers after it; negative ones, of which the engine would take -1 for none, count from 2**63 down.
+    """
 
     context: RequestContext
     model: ServedModel
@@ -74,8 +81,7 @@ class Generator:
         self.salt_of = salt_of
         self.serial = itertools.count(1)
         self._formats = {name: make_format(name, engine.vocabulary, engine.render_chat) for name in formats}
-        for name in self._formats:
-            make_parser(name, engine.vocabulary)  # the first one of a vocabulary builds its tables
+        self.parsers = {name: ParserFactory(name, engine.vocabulary) for name in self._formats}
 
     async def prepare(self, job: Job) -> Generation:
         """Render and check; nothing has reached the engine yet. Raises `InvalidRequestError`."""
@@ -88,6 +94,7 @@ class Generator:
                 "shorten the conversation",
                 param="messages",
             )
+        _check_all_choices(job.num_choices, len(prompt.token_ids), facts.context_length)
         bias = job.sampling.get("logit_bias") or {}
         if unknown := [token_id for token_id in bias if token_id >= self.engine.vocabulary.size]:
             size = self.engine.vocabulary.size
@@ -95,6 +102,17 @@ class Generator:
         max_tokens = room if job.max_tokens is None else min(job.max_tokens, room)
         sampling = Sampling(max_tokens=max_tokens, **{**facts.default_sampling, **job.sampling})
         return Generation(self, job, prompt, sampling)
+
+
+def _check_all_choices(num_choices: int, num_tokens: int, context_length: int) -> None:
+    """The engine is given the prompt once for each choice: bounds the work of one request, and what it holds."""
+    most = max(context_length, MIN_TOKENS_OF_ALL_CHOICES)
+    if num_choices > 1 and num_choices * num_tokens > most:
+        raise InvalidRequestError(
+            f"`n` is `{num_choices}` and the prompt has {num_tokens} tokens, together {num_choices * num_tokens}; at most {most} "
+            "are allowed: ask for fewer choices, or send several requests",
+            param="n",
+        )
 
 
 class Generation:
@@ -105,6 +123,7 @@ class Generation:
         self._job = job
         self._prompt = prompt
         self._sampling = sampling
+        self._stop = StopStrings(job.stop) if job.stop else None
         self.record = GenerationRecord(
             request_id=job.context.request_id,
             tenant=job.context.tenant.name,
@@ -117,7 +136,6 @@ class Generation:
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """Everything all choices say; each choice's last events end with `Finish`. Must be closed (`aclosing`)."""
         record, generator = self.record, self._generator
-        record.engine_started_s = generator.clock.monotonic_s()
         generator.sink.started(record)
         try:
             many = self._job.num_choices > 1
@@ -137,51 +155,70 @@ class Generation:
 
     async def _choice(self, index: int) -> AsyncGenerator[Output, None]:
         """One choice's outputs. The first one comes with the engine's first delta, events or not."""
-        record, job = self.record, self._job
-        now = self._generator.clock.monotonic_s
-        vocabulary = self._generator.engine.vocabulary
-        parser = make_parser(job.model.format, vocabulary, thinking=self._prompt.in_reasoning, tool_names=job.tool_names)
-        reader = AnswerReader(parser, StopFilter(job.stop) if job.stop else None, vocabulary.control_ids)
+        record, job, generator = self.record, self._job, self._generator
+        now = generator.clock.monotonic_s
+        parser = generator.parsers[job.model.format].make(thinking=self._prompt.in_reasoning, tool_names=job.tool_names)
+        reader = AnswerReader(parser, StopFilter(self._stop) if self._stop else None, generator.engine.vocabulary)
+        first_s = last_s = 0.0
+        num_tokens = 0
         started = False
         try:
-            async with aclosing(self._generator.engine.generate(self._request(index))) as deltas:
+            async with aclosing(generator.engine.generate(self._request(index))) as deltas:
                 async for delta in deltas:
-                    record.last_token_s = now()
-                    if record.first_token_s is None:
-                        record.first_token_s = record.last_token_s
-                    record.num_output_tokens += len(delta.token_ids)
-                    if not started:
-                        record.num_cached_tokens = max(record.num_cached_tokens, delta.num_cached_tokens)
+                    last_s = now()
+                    num_new = len(delta.token_ids)
+                    num_tokens += num_new
+                    record.num_output_tokens += num_new
                     output = Output(index, *reader.read(delta))
+                    if not started:
+                        first_s = last_s
+                        if record.first_token_s is None:
+                            record.first_token_s = first_s
+                        record.num_cached_tokens = max(record.num_cached_tokens, delta.num_cached_tokens)
+                    if reader.finish is not None:
+                        _remember_end(record, delta, reader.finish)
+                        yield output
+                        break
                     if output.events or not started:
                         started = True
                         yield output
-                    if reader.finish is not None:
-                        _remember_speculation(record, delta)
-                        record.finish_reason = reader.finish.value
-                        break
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise EngineError("the engine gave up on this request") from error  # it was not us who were cancelled
         finally:
             record.num_reasoning_tokens += parser.num_reasoning_tokens
             record.num_tool_calls += reader.num_calls
             record.num_cut_tool_calls += reader.num_cut_calls
+            if num_tokens > 1 and last_s > first_s:
+                record.choice_speeds.append((num_tokens - 1) / (last_s - first_s))
             for kind, count in parser.recoveries.items():
                 record.recoveries[kind] = record.recoveries.get(kind, 0) + count
 
     async def _merged(self) -> AsyncGenerator[Output, None]:
         """All choices side by side, as their outputs come. The first error ends them all."""
-        queue: asyncio.Queue[Output | Exception | None] = asyncio.Queue(maxsize=self._job.num_choices)
+        queue: asyncio.Queue[Output | Exception | None] = asyncio.Queue()
+        room = asyncio.Semaphore(self._job.num_choices)  # outputs that may wait for the reader; an end never has to
 
         async def run(index: int) -> None:
             try:
                 async with aclosing(self._choice(index)) as outputs:
                     async for output in outputs:
-                        await queue.put(output)
-                await queue.put(None)
+                        await room.acquire()
+                        queue.put_nowait(output)
             except Exception as error:  # noqa: BLE001 - handed to the reader, who raises it
-                await queue.put(error)
+                queue.put_nowait(error)
+            except BaseException:
+                queue.put_nowait(EngineError("a choice of this request was given up"))
+                raise
+            else:
+                queue.put_nowait(None)
 
-        running = [asyncio.ensure_future(run(index)) for index in range(self._job.num_choices)]
+        running: list[asyncio.Task[None]] = []
         try:
+            for index in range(self._job.num_choices):
+                running.append(asyncio.ensure_future(run(index)))
+                await asyncio.sleep(0)  # giving the engine a long prompt takes a while: let others have their turns between
             num_left = len(running)
             while num_left:
                 item = await queue.get()
@@ -190,16 +227,18 @@ class Generation:
                 if item is None:
                     num_left -= 1
                 else:
+                    room.release()
                     yield item
         finally:
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            if running:
+                await asyncio.wait(running)
 
     def _request(self, index: int) -> EngineRequest:
         job, sampling = self._job, self._sampling
-        if index and sampling.seed is not None:
-            sampling = replace(sampling, seed=sampling.seed + index)
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=(sampling.seed + index) & _SEEDS)
         return EngineRequest(
             # The client may have chosen the request id, and may send it twice at once; the engine needs one that is unique.
             request_id=f"{job.context.tenant.name}:{job.context.request_id}:{next(self._generator.serial)}",
@@ -210,8 +249,11 @@ class Generation:
         )
 
 
-def _remember_speculation(record: GenerationRecord, delta: EngineDelta) -> None:
+def _remember_end(record: GenerationRecord, delta: EngineDelta, finish: FinishReason) -> None:
+    """What the last delta of a choice tells. Raises `EngineError` where the engine ended the answer before the model did."""
+    if delta.finish_reason == "abort":  # never asked for: who wants no more closes the generator
+        raise EngineError("the engine ended this request before its answer was whole")
+    record.finish_reason = finish.value
     if figures := delta.speculation:
-        record.num_drafts += figures.num_drafts
         record.num_draft_tokens += figures.num_draft_tokens
         record.num_accepted_tokens += figures.num_accepted_tokens

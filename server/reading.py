@@ -1,29 +1,32 @@
 """One answer, read: engine deltas -> events, with stop strings and log probabilities.
 
 Role: the seam inside step 7 between a parser, which knows the model's protocol, and the client's wishes, which it does not.
-Invariant: the events, joined, do not depend on how the engine split its tokens into deltas.
+Invariant: the events, joined, do not depend on how the engine split its tokens into deltas. The log probabilities are those of
+the tokens that the content is made of: their bytes, joined, are the content's (but for a token that a stop string cuts in two,
+which is among them, and for bytes that are no text, of which the content has U+FFFD).
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections import deque
 
 from server.engine.base import EngineDelta, TokenLogprob
 from server.events import ContentDelta, Event, Finish, FinishReason, ToolCallCut, ToolCallEnd
 from server.parsers.base import Parser
 from server.parsers.stop import StopFilter
+from server.vocabulary.base import Vocabulary
 
 
 class AnswerReader:
     """Reads one choice. `finish` is set once the last event has been returned; read no more after that."""
 
-    __slots__ = ("_control_ids", "_held_logprobs", "_parser", "_stop", "finish", "num_calls", "num_cut_calls")
+    __slots__ = ("_parser", "_placed", "_stop", "_vocabulary", "finish", "num_calls", "num_cut_calls")
 
-    def __init__(self, parser: Parser, stop: StopFilter | None, control_ids: Set[int]) -> None:
+    def __init__(self, parser: Parser, stop: StopFilter | None, vocabulary: Vocabulary) -> None:
         self._parser = parser
         self._stop = stop
-        self._control_ids = control_ids
-        self._held_logprobs: list[TokenLogprob] = []
+        self._vocabulary = vocabulary
+        self._placed: _PlacedLogprobs | None = None
         self.finish: FinishReason | None = None
         self.num_calls = 0
         self.num_cut_calls = 0
@@ -41,24 +44,26 @@ class AnswerReader:
         return events
 
     def _read_by_token(self, delta: EngineDelta) -> tuple[list[Event], list[TokenLogprob]]:
-        """Token by token, so that each content event is known to come from the tokens held since the last one."""
+        """Token by token, so that it is known which of them each piece of content comes from."""
+        placed = self._placed
+        if placed is None:
+            placed = self._placed = _PlacedLogprobs(self._vocabulary)
         events: list[Event] = []
         logprobs: list[TokenLogprob] = []
         for token_id, logprob in zip(delta.token_ids, delta.logprobs or (), strict=True):
-            self._held_logprobs.append(logprob)
-            made = self._filter(self._parser.feed((token_id,)))
-            if any(isinstance(event, ContentDelta) for event in made):
-                logprobs += self._held_logprobs
-            if made or token_id in self._control_ids:  # a control token ends a marker, whose tokens are not content
-                self._held_logprobs.clear()
-            events += made
+            parsed = self._parser.feed((token_id,))
+            placed.token(token_id, logprob, parsed)
+            passed = self._filter(parsed)
+            logprobs += placed.take(passed)
+            events += passed
             if self.finish is not None:
                 return events, logprobs
         if delta.finish_reason is not None:
-            made = self._filter(self._parser.finish(delta.finish_reason))
-            if any(isinstance(event, ContentDelta) for event in made):
-                logprobs += self._held_logprobs
-            events += made
+            parsed = self._parser.finish(delta.finish_reason)
+            placed.content(parsed)
+            passed = self._filter(parsed)
+            logprobs += placed.take(passed)
+            events += passed
         return events, logprobs
 
     def _filter(self, events: list[Event]) -> list[Event]:
@@ -76,3 +81,56 @@ class AnswerReader:
             elif type(event) is Finish:
                 self.finish = event.reason
         return events
+
+
+class _PlacedLogprobs:
+    """Log probabilities on their way from the parser to the client, each with the place of its token in the content, in bytes.
+
+    A token waits, first, until the parser says what it is (the beginning of a character, part of a marker), and then until the
+    stop filter lets the first byte of it pass.
+    """
+
+    __slots__ = ("_num_parsed", "_num_passed", "_placed", "_unread", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._unread: list[tuple[TokenLogprob, int]] = []  # and the number of bytes
+        self._placed: deque[tuple[int, TokenLogprob]] = deque()  # begins at, of tokens of the content
+        self._num_parsed = 0  # bytes of content out of the parser
+        self._num_passed = 0  # bytes of content past the stop filter
+
+    def token(self, token_id: int, logprob: TokenLogprob, events: list[Event]) -> None:
+        """The next token, and what the parser makes of it."""
+        is_ordinary = token_id not in self._vocabulary.control_ids
+        if is_ordinary and 0 <= token_id < self._vocabulary.size:
+            self._unread.append((logprob, len(self._vocabulary.pieces[token_id])))
+        self.content(events)
+        if events or not is_ordinary:  # a control token ends a marker, whose tokens are not content
+            self._unread.clear()
+
+    def content(self, events: list[Event]) -> None:
+        """What the parser makes of the tokens before. Content is made of the last of them: what was dropped came first."""
+        if not (num_bytes := _num_content_bytes(events)):
+            return
+        begin, end = self._num_parsed, self._num_parsed + num_bytes
+        self._num_parsed = end
+        placed: list[tuple[int, TokenLogprob]] = []
+        for logprob, size in reversed(self._unread):
+            if end <= begin:
+                break
+            end = max(begin, end - size)
+            placed.append((end, logprob))
+        self._placed.extend(reversed(placed))
+        self._unread.clear()
+
+    def take(self, events: list[Event]) -> list[TokenLogprob]:
+        """Log probabilities of the tokens that begin in what the stop filter has let pass, `events` included."""
+        self._num_passed += _num_content_bytes(events)
+        taken: list[TokenLogprob] = []
+        while self._placed and self._placed[0][0] < self._num_passed:
+            taken.append(self._placed.popleft()[1])
+        return taken
+
+
+def _num_content_bytes(events: list[Event]) -> int:
+    return sum(len(event.text.encode()) for event in events if type(event) is ContentDelta)

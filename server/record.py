@@ -18,7 +18,8 @@ class GenerationRecord:
     the stub that opens the answer's channel). `num_output_tokens` counts every generated token, markers included, over
     all choices.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
-    output that were read around, by kind.
+    output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
+    its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
     """
 
     request_id: str
@@ -33,20 +34,19 @@ class GenerationRecord:
     num_reasoning_tokens: int = 0
     num_tool_calls: int = 0
     num_cut_tool_calls: int = 0
-    num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    engine_started_s: float | None = None
     first_token_s: float | None = None
-    last_token_s: float | None = None
     ended_s: float | None = None
     outcome: str = "cancelled"
     finish_reason: str | None = None
     recoveries: dict[str, int] = field(default_factory=dict)
+    choice_speeds: list[float] = field(default_factory=list)
 
     def log_fields(self) -> dict[str, Any]:
         """What the access log says of it."""
         ttft_s = None if self.first_token_s is None else round(self.first_token_s - self.arrived_s, 4)
+        drafts = {"draft_tokens": self.num_draft_tokens, "accepted_tokens": self.num_accepted_tokens}
         return {
             "model": self.model,
             "outcome": self.outcome,
@@ -55,6 +55,7 @@ class GenerationRecord:
             "cached_tokens": self.num_cached_tokens,
             "output_tokens": self.num_output_tokens,
             "ttft_seconds": ttft_s,
+            **(drafts if self.num_draft_tokens else {}),
         }
 
     @property

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
+from server import generation as module
 from server.clock import ManualClock
 from server.context import RequestContext, Tenant
+from server.engine.base import EngineDelta, EngineRequest
 from server.engine.script import parse_script
 from server.engine.scripted import ScriptedEngine
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
 from server.events import ContentDelta, Event, Finish, FinishReason, ReasoningDelta
 from server.generation import Generator, Job, Output
 from server.models import ServedModel
+from server.parsers.stop import StopStrings
 from server.prompts.base import Conversation
 from server.record import GenerationRecord
 from server.tenancy.isolation import CacheSalts
@@ -46,10 +50,12 @@ class Bench:
     def __init__(self, reply: list[Any], **engine: Any) -> None:
         vocabulary = ByteVocabulary()
         tokens_per_step = engine.pop("tokens_per_step", 1)
-        script = parse_script([{"reply": reply, "tokens_per_step": tokens_per_step}], vocabulary)
+        spec = {"spec": engine.pop("spec")} if "spec" in engine else {}
+        script = parse_script([{"reply": reply, "tokens_per_step": tokens_per_step, **spec}], vocabulary)
         self.engine = ScriptedEngine(vocabulary, script, **engine)
         self.sink = Sink()
-        self.generator = Generator(self.engine, ManualClock(), self.sink, CacheSalts().of, {"kimi_k3"})
+        self.clock = ManualClock()
+        self.generator = Generator(self.engine, self.clock, self.sink, CacheSalts().of, {"kimi_k3"})
 
     async def outputs(self, **job: Any) -> list[Output]:
         generation = await self.generator.prepare(make_job(**job))
@@ -227,3 +233,150 @@ async def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers() -> No
 async def test_a_bias_on_an_unknown_token_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="logit_bias"):
         await Bench(ANSWER).outputs(sampling={"logit_bias": {999_999: 1.0}})
+
+
+def watch_engine(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    submitted: Callable[[int], None] = lambda number: None,
+    made: Callable[[], None] = lambda: None,
+) -> None:
+    """Call `submitted` with 0, 1, … whenever a request reaches the engine, and `made` before each delta that leaves it."""
+    generate, numbers = bench.engine.generate, iter(range(1000))
+
+    async def watched(request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+        submitted(next(numbers))
+        async with aclosing(generate(request)) as deltas:
+            async for delta in deltas:
+                made()
+                yield delta
+
+    monkeypatch.setattr(bench.engine, "generate", watched)
+
+
+async def test_others_have_their_turns_between_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, turns = Bench(ANSWER), 0
+    turn_of_choice: list[int] = []
+    watch_engine(bench, monkeypatch, lambda _: turn_of_choice.append(turns))
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(others())
+    await bench.outputs(num_choices=8)
+    task.cancel()
+
+    assert len(set(turn_of_choice)) == 8
+
+
+async def test_choices_of_a_long_prompt_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIN_TOKENS_OF_ALL_CHOICES", 0)
+    probe = Bench(ANSWER)
+    await probe.outputs()
+    num_tokens = probe.record.num_input_tokens
+    bench = Bench(ANSWER, context_length=4 * num_tokens)
+    with pytest.raises(
+        InvalidRequestError, match=f"`n` is `5` and the prompt has {num_tokens} tokens.*{4 * num_tokens}"
+    ) as caught:
+        await bench.outputs(num_choices=5)
+
+    assert caught.value.param == "n"
+    assert bench.engine.recorded()["requests"] == []
+    await bench.outputs(num_choices=4)
+    assert len(bench.engine.recorded()["requests"]) == 4
+
+
+async def test_a_short_prompt_may_have_all_its_choices_in_a_small_context() -> None:
+    bench = Bench(ANSWER, context_length=200)
+
+    assert len({output.choice for output in await bench.outputs(num_choices=128)}) == 128
+
+
+async def test_choices_share_one_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(module, "StopStrings", lambda stop: made.append(stop) or StopStrings(stop))
+    bench = Bench(ANSWER)
+    outputs = await bench.outputs(num_choices=5, stop=("ris",))
+
+    assert [content_of(outputs, choice) for choice in range(5)] == ["Pa"] * 5
+    assert made == [("ris",)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected"), [(-1, [2**63 - 1, 0]), (-2, [2**63 - 2, 2**63 - 1]), (2**63 - 1, [2**63 - 1, 0]), (None, [None, None])]
+)
+async def test_every_choice_has_a_seed_that_the_engine_takes(seed: int | None, expected: list[int | None]) -> None:
+    bench = Bench(ANSWER)
+    await bench.outputs(num_choices=2, sampling={} if seed is None else {"seed": seed})
+
+    assert [request["sampling"]["seed"] for request in bench.engine.recorded()["requests"]] == expected
+
+
+@pytest.mark.parametrize("num_choices", [1, 3])
+async def test_an_answer_that_the_engine_gave_up_is_an_error_and_not_whole(num_choices: int) -> None:
+    bench = Bench([{"text": "Pa"}, "hang"])
+    generation = await bench.generator.prepare(make_job(num_choices=num_choices))
+    async with aclosing(generation.outputs()) as outputs:
+        seen = [await anext(outputs)]
+        [*_, last] = bench.engine.recorded()["requests"]
+        await bench.engine.abort(last["request_id"])
+        with pytest.raises(EngineError, match="before its answer was whole"):
+            seen += [output async for output in outputs]
+
+    assert not any(isinstance(event, Finish) for output in seen for event in output.events)
+    assert (bench.record.outcome, bench.record.finish_reason) == ("error", None)
+
+
+@pytest.mark.parametrize("num_choices", [1, 3])
+async def test_an_engine_that_cancels_its_own_work_is_an_error(num_choices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench([{"text": "Pa"}, "hang"])
+
+    def cancel_last(number: int) -> None:
+        if number == num_choices - 1:
+            raise asyncio.CancelledError
+
+    watch_engine(bench, monkeypatch, cancel_last)
+    with pytest.raises(EngineError):
+        await asyncio.wait_for(bench.outputs(num_choices=num_choices), 5)
+
+    assert bench.record.outcome == "error"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_choice_cancelled_from_outside_ends_the_others() -> None:
+    bench = Bench([{"text": "Pa"}, "hang"])
+    before = asyncio.all_tasks()
+    reader = asyncio.ensure_future(bench.outputs(num_choices=3))
+    while bench.engine.num_unfinished < 3:
+        await asyncio.sleep(0)
+    choices = asyncio.all_tasks() - before - {reader}
+    assert len(choices) == 3
+    choices.pop().cancel()
+    with pytest.raises(EngineError):
+        await asyncio.wait_for(reader, 5)
+
+    assert bench.record.outcome == "error"
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("num_choices", [1, 4])
+async def test_every_choice_has_its_own_speed(num_choices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench([{"text": "abc" * 20}, "stop"])
+    watch_engine(bench, monkeypatch, made=lambda: bench.clock.advance(0.5 / num_choices))
+    await bench.outputs(num_choices=num_choices)
+
+    assert [pytest.approx(2, rel=0.1)] * num_choices == bench.record.choice_speeds
+
+
+async def test_guessed_tokens_are_logged() -> None:
+    bench = Bench([{"text": "x" * 12}, "stop"], spec={"draft": 4, "accepted": 3}, tokens_per_step=4)
+    await bench.outputs()
+    silent = Bench(ANSWER)
+    await silent.outputs()
+
+    fields = bench.record.log_fields()
+    assert 0 < fields["accepted_tokens"] < fields["draft_tokens"]
+    assert "draft_tokens" not in silent.record.log_fields()

@@ -33,7 +33,7 @@ TTFT_SECONDS = Metric("ttft_seconds", "histogram", "From arrival to the first to
 OUTPUT_SPEED = Metric(
     "request_output_tokens_per_second",
     "histogram",
-    "One request's decode speed after its first token.",
+    "Decode speed of one answer after its first token; a request with `n` has that many.",
     ("tenant", "model"),
     _SPEEDS,
 )

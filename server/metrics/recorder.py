@@ -24,7 +24,7 @@ VLLM_PREFIX = "vllm:"
 class Recorder:
     """All metrics of one gateway."""
 
-    def __init__(self, models: tuple[str, ...], registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._engine = _EngineCollector()
         self.registry.register(self._engine)
@@ -63,11 +63,10 @@ class Recorder:
             self._of(catalog.RECOVERIES, kind).inc(count)
         if record.ended_s is not None:
             self._of(catalog.REQUEST_SECONDS, *who).observe(record.ended_s - record.arrived_s)
-        if record.first_token_s is not None and record.last_token_s is not None:
+        if record.first_token_s is not None:
             self._of(catalog.TTFT_SECONDS, *who).observe(record.first_token_s - record.arrived_s)
-            decode_s = record.last_token_s - record.first_token_s
-            if decode_s > 0 and record.num_output_tokens > 1:
-                self._of(catalog.OUTPUT_SPEED, *who).observe((record.num_output_tokens - 1) / decode_s)
+        for speed in record.choice_speeds:
+            self._of(catalog.OUTPUT_SPEED, *who).observe(speed)
 
     def exposition(self) -> tuple[bytes, str]:
         """The text of a scrape and its content type; vLLM's own metrics, kept in the process's default registry, come with it."""

@@ -10,14 +10,13 @@ Must not: look at what was decoded before, or hold back more than a header, a br
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from server.events import ContentDelta, Event, Finish, ReasoningDelta, ToolCallArguments
 from server.parsers.kimi_k3_header import Header
 from server.parsers.kimi_k3_message import Message, Place
 from server.parsers.recovery import Recoveries, Recovery
-from server.parsers.token_text import whole_texts
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.utf8 import Utf8Decoder
 
@@ -35,8 +34,11 @@ class KimiK3Parser:
     __slots__ = ("_close", "_control_ids", "_decoder", "_end", "_ended", "_flowing", "_fresh", "_header", "_held", "_message",
                  "_num_reasoning", "_open", "_pending", "_pieces", "_recoveries", "_sep", "_texts", "_unread")  # fmt: skip
 
-    def __init__(self, vocabulary: Vocabulary, *, thinking: bool, tool_names: Collection[str] | None = None) -> None:
-        """`thinking`: whether the answer begins inside the reasoning channel. `tool_names`: the declared tools, if known.
+    def __init__(
+        self, vocabulary: Vocabulary, texts: Mapping[int, str], *, thinking: bool, tool_names: Collection[str] | None = None
+    ) -> None:
+        """`texts`: the `whole_texts` of `vocabulary`. `thinking`: whether the answer begins inside the reasoning channel.
+        `tool_names`: the declared tools, if known.
 
         Raises `ValueError` for a vocabulary without K3's control tokens.
         """
@@ -48,7 +50,7 @@ class KimiK3Parser:
             raise ValueError(f"the vocabulary has no control token `{error.args[0]}`: it is not one of Kimi K3") from None
         self._control_ids = vocabulary.control_ids
         self._pieces = vocabulary.pieces
-        self._texts = whole_texts(vocabulary)
+        self._texts = texts
         self._recoveries = Recoveries()
         self._message = Message(thinking=thinking, tool_names=tool_names, recoveries=self._recoveries)
         self._decoder = Utf8Decoder()

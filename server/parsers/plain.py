@@ -6,10 +6,9 @@ among them, are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from server.events import ContentDelta, Event, Finish, FinishReason
-from server.parsers.token_text import whole_texts
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.utf8 import Utf8Decoder
 
@@ -19,8 +18,9 @@ class PlainParser:
 
     __slots__ = ("_control_ids", "_decoder", "_pending", "_pieces", "_texts")
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._texts = whole_texts(vocabulary)
+    def __init__(self, vocabulary: Vocabulary, texts: Mapping[int, str]) -> None:
+        """`texts`: the `whole_texts` of `vocabulary`."""
+        self._texts = texts
         self._pieces = vocabulary.pieces
         self._control_ids = vocabulary.control_ids
         self._decoder = Utf8Decoder()

@@ -20,6 +20,7 @@ from server.protocol.tools import check_response_format, check_tool_choice, chec
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
+MAX_ALL_STOP_CHARS = 2048
 MAX_TOP_LOGPROBS = 20
 MAX_BIASES = 1024
 
@@ -235,6 +236,10 @@ def _check_stop(request: ChatRequest) -> None:
             raise InvalidRequestError(f"`{param}` is empty; an empty string would stop everything, remove it", param=param)
         if len(text) > MAX_STOP_CHARS:
             raise InvalidRequestError(f"`{param}` has {len(text)} characters; at most {MAX_STOP_CHARS} are allowed", param=param)
+    if (num_chars := sum(map(len, stop))) > MAX_ALL_STOP_CHARS:
+        raise InvalidRequestError(
+            f"`stop` has {num_chars} characters in all; at most {MAX_ALL_STOP_CHARS} are allowed", param="stop"
+        )
 
 
 def _check_logit_bias(request: ChatRequest) -> None:

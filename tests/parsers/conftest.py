@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from server.events import ContentDelta, Event, Finish, ReasoningDelta, ToolCallArguments, ToolCallCut, ToolCallEnd, ToolCallStart
 from server.parsers.base import Parser
-from server.parsers.factory import make_parser
+from server.parsers.factory import ParserFactory
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
 from server.vocabulary.load import load
@@ -46,7 +47,11 @@ class Pen:
         return token_ids
 
     def parser(self, *, thinking: bool = False, tools: Sequence[str] | None = None) -> Parser:
-        return make_parser("kimi_k3", self.vocabulary, thinking=thinking, tool_names=tools)
+        return self._factory.make(thinking=thinking, tool_names=tools)
+
+    @cached_property
+    def _factory(self) -> ParserFactory:
+        return ParserFactory("kimi_k3", self.vocabulary)
 
     def read(self, parser: Parser, steps: Sequence[Sequence[int]], reason: str = "stop") -> Words:
         """The joined events of an answer that comes in `steps`, as words."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.events import ContentDelta, Finish, FinishReason, ReasoningDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
-from server.parsers.stop import StopFilter
+from server.parsers.stop import StopFilter, StopStrings
 
 TEXT = st.text("ab", max_size=20)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=4)
@@ -29,7 +29,7 @@ def naive(text: str, stop: list[str]) -> tuple[str, str | None]:
 @given(text=TEXT, stop=STOPS, data=st.data())
 def test_as_a_search_of_the_whole_text(text: str, stop: list[str], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    stop_filter = StopFilter(stop)
+    stop_filter = StopFilter(StopStrings(stop))
     parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     passed = "".join(stop_filter.feed(part) for part in parts)
     expected, matched = naive(text, stop)
@@ -39,7 +39,7 @@ def test_as_a_search_of_the_whole_text(text: str, stop: list[str], data: st.Data
 
 @given(text=TEXT, stop=STOPS)
 def test_only_the_beginning_of_a_stop_string_is_held_back(text: str, stop: list[str]) -> None:
-    stop_filter = StopFilter(stop)
+    stop_filter = StopFilter(StopStrings(stop))
     passed = ""
     for position, character in enumerate(text):
         passed += stop_filter.feed(character)
@@ -61,13 +61,13 @@ def test_reasoning_and_arguments_are_not_searched(join: Callable[..., Any]) -> N
         ContentDelta("TOP"),
         Finish(FinishReason.TOOL_CALLS),
     ]
-    stop_filter = StopFilter(["STOP"])
+    stop_filter = StopFilter(StopStrings(["STOP"]))
     assert join(events) == join([passed for event in events for passed in stop_filter.filter([event])])
     assert stop_filter.matched is None
 
 
 def test_content_before_the_stop_string_is_passed_and_nothing_after_it() -> None:
-    stop_filter = StopFilter(["END", "\n\n"])
+    stop_filter = StopFilter(StopStrings(["END", "\n\n"]))
     assert [ReasoningDelta("r"), ContentDelta("one ")] == stop_filter.filter([ReasoningDelta("r"), ContentDelta("one E")])
     assert [] == stop_filter.filter([ContentDelta("N")])
     assert [] == stop_filter.filter([ContentDelta("D two"), ToolCallStart(0, "f"), Finish(FinishReason.STOP)])
@@ -76,21 +76,21 @@ def test_content_before_the_stop_string_is_passed_and_nothing_after_it() -> None
 
 
 def test_what_is_held_back_comes_out_before_the_finish() -> None:
-    stop_filter = StopFilter(["END"])
+    stop_filter = StopFilter(StopStrings(["END"]))
     assert [ContentDelta("one ")] == stop_filter.filter([ContentDelta("one EN")])
     assert [ContentDelta("EN"), Finish(FinishReason.LENGTH)] == stop_filter.filter([Finish(FinishReason.LENGTH)])
 
 
 @pytest.mark.parametrize("stop", [[], [""]])
 def test_without_stop_strings_all_passes(stop: list[str]) -> None:
-    stop_filter = StopFilter(stop)
+    stop_filter = StopFilter(StopStrings(stop))
     assert "abc" == stop_filter.feed("abc")
     assert stop_filter.matched is None
 
 
 @pytest.mark.parametrize("special", list("^]-[\\.*"))
 def test_special_characters_are_themselves(special: str) -> None:
-    stop_filter = StopFilter([special, "zz"])
+    stop_filter = StopFilter(StopStrings([special, "zz"]))
     assert "a" == stop_filter.feed("a" + special + "b")
     assert special == stop_filter.matched
 
@@ -109,7 +109,16 @@ def test_every_character_costs_the_same() -> None:
                 node = node.fail
             return super()._next(node or self._root, character)
 
-    stop_filter = Counted(["a" * 32 + "b", "a" * 16 + "c"])
+    stop_filter = Counted(StopStrings(["a" * 32 + "b", "a" * 16 + "c"]))
     for _ in range(1000):
         stop_filter.feed("a")
     assert 1000 <= stop_filter.num_steps <= 2 * 1000
+
+
+def test_answers_of_one_request_are_searched_side_by_side() -> None:
+    stop = StopStrings(["END"])
+    one, other = StopFilter(stop), StopFilter(stop)
+    assert ["a", "b"] == [one.feed("aEN"), other.feed("bE")]
+    assert ["", ""] == [one.feed("D"), other.feed("N")]
+    assert ["END", None] == [one.matched, other.matched]
+    assert "EN!" == other.feed("!")

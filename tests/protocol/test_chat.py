@@ -69,6 +69,7 @@ def error_of(data: bytes) -> InvalidRequestError:
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop": "a" * 1025}, "stop"),
         ({"stop": [1]}, "stop[0]"),
+        ({"stop": ["a" * 1000, "b" * 1000, "c" * 49]}, "stop"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
