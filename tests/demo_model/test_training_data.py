@@ -13,7 +13,7 @@ from demo.rows import Row, Rows, Setting, spans, stub_of
 from demo.tools import declaration, mentioned, request, request_of_several, some_tools
 from demo.values import Values
 from server.events import ToolCallEnd, ToolCallStart
-from server.parsers.kimi_k3 import KimiK3Parser
+from server.parsers.factory import ParserFactory
 from server.prompts.base import Effort
 from server.prompts.kimi_k3 import segments_of
 from server.prompts.segments import Segment, text_of
@@ -21,6 +21,7 @@ from server.vocabulary.byte import ByteVocabulary
 
 ANSWERS = Answers([("What is rain?", "Rain is water.")], [("Write a story.", "Once upon a time.")])
 VOCABULARY = ByteVocabulary()
+PARSERS = ParserFactory("kimi_k3", VOCABULARY)
 SEEDS = range(12)
 
 
@@ -66,7 +67,7 @@ def test_every_trained_answer_is_well_formed_and_ends(seed: int) -> None:
                     answers.append([])
             assert not answers.pop() or branch.trained[-1]
             for answer in [a for a in answers if a]:
-                parser = KimiK3Parser(VOCABULARY, thinking=thinking)
+                parser = PARSERS.make(thinking=thinking)
                 events = [*parser.feed(answer), *parser.finish("stop")]
                 assert {} == parser.recoveries
                 assert end == answer[-1]
