@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +93,10 @@ class VllmEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
         outputs = self._start(request)
-        num_top, ended = request.sampling.logprobs, False
+        num_top, accepted, ended = request.sampling.logprobs, False, False
         try:
             async for output in outputs:
+                accepted = True
                 completion = output.outputs[0]
                 if completion.finish_reason is not None:
                     self._request_ids.discard(request.request_id)
@@ -108,7 +108,7 @@ class VllmEngine:
         except GatewayError:
             raise
         except Exception as error:
-            raise self._translated(error) from error
+            raise self._translated(error, accepted=accepted) from error
         finally:
             if not ended:  # else the id may be another request's by now
                 self._request_ids.discard(request.request_id)
@@ -155,11 +155,10 @@ class VllmEngine:
     ) -> list[int]:
         from vllm.renderers import ChatParams
 
-        # A copy: vLLM rewrites the arguments of tool calls in place.
         template_options = {**options, "add_generation_prompt": True, "tools": list(tools) or None}
         try:
             _, (prompt,) = await self._llm.renderer.render_chat_async(
-                [deepcopy(list(messages))], ChatParams(chat_template_kwargs=template_options)
+                [[_with_own_calls(message) for message in messages]], ChatParams(chat_template_kwargs=template_options)
             )
         except Exception as error:
             raise self._translated(error) from error
@@ -201,13 +200,20 @@ class VllmEngine:
             self._guard.release()
         self._llm = None  # its destructor fails in an interpreter that is shutting down
 
-    def _translated(self, error: Exception) -> GatewayError:
-        return self._dead_error() if self._closing is not None else translate(error)
+    def _translated(self, error: Exception, *, accepted: bool = False) -> GatewayError:
+        return self._dead_error() if self._closing is not None else translate(error, accepted=accepted)
 
     def _dead_error(self) -> EngineDeadError:
         if self._closing is not None:
             return EngineDeadError("the engine is closed")
         return EngineDeadError("the engine has died; this replica takes no more requests")
+
+
+def _with_own_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`message` as vLLM may have it: it puts the parsed arguments of each tool call in the place of their text."""
+    if not message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [{**call, "function": dict(call["function"])} for call in message["tool_calls"]]}
 
 
 def _model_facts(llm: Any) -> ModelFacts:

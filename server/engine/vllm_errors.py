@@ -1,7 +1,8 @@
 """vLLM's errors, as ours.
 
 Role: the one table between the two trees. Which of vLLM's errors a client caused, vLLM says itself by their base classes; errors
-of Python that escape from its checks of a request are the client's too, as in vLLM's own server.
+of Python that escape from its checks of a request are the client's too, as in vLLM's own server. They are that only before the
+request's first output: afterwards there is nothing left to check, and such an error is a fault, vLLM's or ours.
 Source: vllm/exceptions.py, vllm/entrypoints/serve/exception_handling/error_response.py (0.32 and 0.33).
 """
 
@@ -15,8 +16,8 @@ _RETRY_AFTER_S = 1
 _RAW_REFUSALS = (ValueError, TypeError, OverflowError, NotImplementedError)
 
 
-def translate(error: BaseException) -> GatewayError:
-    """What a client is told of `error`, which came out of vLLM."""
+def translate(error: BaseException, *, accepted: bool = False) -> GatewayError:
+    """What a client is told of `error`, which came out of vLLM. `accepted`: the request had an output before."""
     from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
     from vllm.v1.engine.exceptions import EngineGenerateError
@@ -35,7 +36,7 @@ def translate(error: BaseException) -> GatewayError:
         return OverloadedError(str(error), retry_after_s=_RETRY_AFTER_S)
     if isinstance(error, GracefulHTTPError) and error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
         return OverloadedError(error.message, retry_after_s=_RETRY_AFTER_S)
-    if isinstance(error, _RAW_REFUSALS) or _is_template_error(error):
+    if not accepted and (isinstance(error, _RAW_REFUSALS) or _is_template_error(error)):
         return InvalidRequestError(str(error) or f"the engine refuses the request: {type(error).__name__}")
     return EngineError("the engine failed on this request")
 

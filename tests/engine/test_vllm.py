@@ -12,7 +12,7 @@ import pytest
 from server.engine import vllm as module
 from server.engine.base import EngineDelta, EngineRequest, Sampling, Speculation
 from server.engine.vllm import VllmEngine
-from server.errors import EngineDeadError, EngineError
+from server.errors import EngineDeadError, EngineError, InvalidRequestError
 from server.vocabulary.byte import ByteVocabulary
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -135,6 +135,41 @@ async def test_a_request_the_engine_gave_up_on_is_an_error(make_engine: MakeEngi
     with pytest.raises(EngineError):
         await ask(engine)
     assert (0, 1, False) == (engine.num_unfinished, llm.num_left, engine.dead)
+
+
+async def test_an_error_before_the_first_output_is_a_refusal_and_a_fault_after_it(make_engine: MakeEngine) -> None:
+    engine, _ = make_engine(ValueError("`top_p` is odd"))
+    with pytest.raises(InvalidRequestError, match="odd"):
+        await ask(engine)
+    engine, _ = make_engine(output([7]), ValueError("secret"))
+    with pytest.raises(EngineError, match="failed on this request") as caught:
+        await ask(engine)
+    assert "secret" == str(caught.value.__cause__)
+
+
+async def test_an_output_that_we_cannot_read_is_no_fault_of_the_client(make_engine: MakeEngine) -> None:
+    engine, llm = make_engine(output([7]))  # log probabilities were asked for, and are not there
+    with pytest.raises(EngineError):
+        await ask(engine, sampling={"logprobs": 1})
+    assert (0, 1) == (engine.num_unfinished, llm.num_left)
+
+
+async def test_a_chat_is_rendered_without_a_change_to_it(make_engine: MakeEngine) -> None:
+    engine, llm = make_engine()
+    asked: list[Any] = []
+
+    async def render_chat_async(conversations: Any, params: Any) -> Any:
+        asked.append(params.chat_template_kwargs)
+        for message in conversations[0]:
+            for call in message.get("tool_calls", ()):
+                call["function"]["arguments"] = {"parsed": True}
+        return None, [{"prompt_token_ids": [1, 2]}]
+
+    llm.renderer.render_chat_async = render_chat_async
+    messages = [{"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
+    assert [1, 2] == await engine.render_chat(messages, (), {"thinking": False})
+    assert "{}" == messages[0]["tool_calls"][0]["function"]["arguments"]  # type: ignore[index]
+    assert [{"thinking": False, "add_generation_prompt": True, "tools": None}] == asked
 
 
 async def test_vllm_gets_the_request_as_it_is(make_engine: MakeEngine) -> None:

@@ -58,6 +58,16 @@ def test_every_error_has_its_counterpart(vllm: Any, make: Any, expected: type[Ga
     assert expected is type(translate(wrapped(vllm, error) if wrap else error))
 
 
+@pytest.mark.parametrize("error", [ValueError("ours"), TypeError("ours"), type("TemplateError", (Exception,), {})("ours")])
+def test_only_a_request_without_output_can_be_refused_by_a_bare_error(vllm: Any, error: Exception) -> None:
+    assert [InvalidRequestError, EngineError] == [type(translate(error, accepted=accepted)) for accepted in (False, True)]
+    assert "ours" not in translate(error, accepted=True).message
+
+
+def test_a_clients_mistake_stays_one_after_the_first_output(vllm: Any) -> None:
+    assert InvalidRequestError is type(translate(vllm.VLLMValidationError("too long"), accepted=True))
+
+
 def test_a_fault_of_the_engine_tells_a_client_nothing_of_it(vllm: Any) -> None:
     assert "secret" not in translate(wrapped(vllm, RuntimeError("secret path"))).message
 
