@@ -43,9 +43,11 @@ def _engine_args(model: Path) -> Any:
 
 
 def _gateway(model: Path) -> Any:
+    import vllm.envs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     async def open_engine() -> Engine:
+        vllm.envs.enable_envs_cache()  # as `VllmEngine.open` does, which starts a real engine
         return VllmEngine(AsyncLLM.from_engine_args(_engine_args(model)), load(model))
 
     return create_app(Settings.model_validate({"tenancy": {"key": KEY}, "log": {"level": "info"}}), open_engine)
