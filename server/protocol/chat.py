@@ -1,20 +1,22 @@
 """The wire shape of `POST /v1/chat/completions` requests.
 
 Role: what a client may send, and the checks that need nothing but the request itself. Types are checked while the JSON is read;
-this module adds ranges and contradictions. Messages and tools stay plain dicts: their exact content is what the model is shown.
+this module adds ranges and contradictions. Tools stay plain dicts, as messages do: the model is shown exactly what they say.
 Unknown fields are ignored; fields that would reach across tenants are refused.
 Source: OpenAI API reference, chat completions; vLLM's extra sampling fields.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal, NotRequired, Required, TypedDict
+from typing import Any, Literal
 
 import msgspec
 
 from server.errors import InvalidRequestError
 from server.protocol.decoding import decode
+from server.protocol.messages import Message, check_messages
+from server.protocol.quoting import shown
+from server.protocol.sizes import MAX_JSON_BYTES, check_sizes
 from server.protocol.tools import check_response_format, check_tool_choice, check_tools
 
 MAX_CHOICES = 128
@@ -23,43 +25,6 @@ MAX_STOP_CHARS = 1024
 MAX_ALL_STOP_CHARS = 2048
 MAX_TOP_LOGPROBS = 20
 MAX_BIASES = 1024
-
-
-class ContentPart(TypedDict, total=False):
-    """One part of a message's content; `type` says which of the other fields it has."""
-
-    type: Required[str]
-    text: str
-    image_url: Any
-
-
-class FunctionCall(TypedDict):
-    """A call in the history. `arguments` is JSON as text; an object is accepted too and made text by `parse`."""
-
-    name: str
-    arguments: NotRequired[str | dict[str, Any] | None]
-
-
-class ToolCall(TypedDict):
-    """A tool call of an assistant message in the history."""
-
-    id: NotRequired[str | None]
-    type: NotRequired[Literal["function"]]
-    function: FunctionCall
-
-
-class Message(TypedDict, total=False):
-    """One message of the conversation."""
-
-    role: Required[Literal["system", "developer", "user", "assistant", "tool"]]
-    content: str | list[ContentPart] | None
-    name: str | None
-    reasoning_content: str | None
-    reasoning: str | None
-    tool_calls: list[ToolCall] | None
-    tool_call_id: str | None
-    tools: list[dict[str, Any]] | None
-    partial: bool | None
 
 
 class StreamOptions(msgspec.Struct):
@@ -149,9 +114,10 @@ class ChatRequest(msgspec.Struct, kw_only=True):
         _check_ranges(self)
         _check_stop(self)
         _check_logit_bias(self)
-        _check_messages(self.messages)
-        check_tools(self.tools or (), "tools")
-        check_tool_choice(self.tool_choice, self.tools or ())
+        names: set[str] = set()
+        check_tools(self.tools or (), "tools", names)
+        check_messages(self.messages, names)
+        check_tool_choice(self.tool_choice, names)
         check_response_format(self.response_format)
 
 
@@ -163,10 +129,8 @@ def parse(body: bytes) -> ChatRequest:
     """The checked request of `body`. Raises `InvalidRequestError`."""
     request = decode(body, _DECODER)
     request.check()
-    for message in request.messages:
-        for call in message.get("tool_calls") or ():
-            if isinstance(arguments := call["function"].get("arguments"), dict):
-                call["function"]["arguments"] = json.dumps(arguments, ensure_ascii=False)
+    if len(body) > MAX_JSON_BYTES:
+        check_sizes(request.messages, request.tools or (), request.response_format)
     return request
 
 
@@ -206,7 +170,7 @@ def _check_ranges(request: ChatRequest) -> None:
             continue
         if (least is not None and value < least) or (most is not None and value > most):
             bounds = f"between {least} and {most}" if most is not None else f"at least {least}"
-            raise InvalidRequestError(f"`{name}` is `{value}`; it must be {bounds}", param=name)
+            raise InvalidRequestError(f"`{name}` is `{shown(value)}`; it must be {bounds}", param=name)
     if request.top_p is not None and not 0 < request.top_p <= 1:
         raise InvalidRequestError(f"`top_p` is `{request.top_p}`; it must be above 0 and at most 1", param="top_p")
     if request.repetition_penalty is not None and not 0 < request.repetition_penalty <= 10:
@@ -216,8 +180,8 @@ def _check_ranges(request: ChatRequest) -> None:
         )
     if None not in (request.max_tokens, request.max_completion_tokens) and request.max_tokens != request.max_completion_tokens:
         raise InvalidRequestError(
-            f"`max_tokens` is `{request.max_tokens}` and `max_completion_tokens` is "
-            f"`{request.max_completion_tokens}`; send one of them",
+            f"`max_tokens` is `{shown(request.max_tokens)}` and `max_completion_tokens` is "
+            f"`{shown(request.max_completion_tokens)}`; send one of them",
             param="max_tokens",
         )
     if request.top_logprobs is not None and not request.logprobs:
@@ -249,37 +213,7 @@ def _check_logit_bias(request: ChatRequest) -> None:
         param = f"logit_bias.{key}"
         if not (key.isascii() and key.isdigit()) or len(key) > 9:
             raise InvalidRequestError(
-                f'`logit_bias` has the key `{key[:40]}`; keys are token ids, as in `"1234"`', param="logit_bias"
+                f'`logit_bias` has the key `{shown(key)}`; keys are token ids, as in `"1234"`', param="logit_bias"
             )
         if not -100 <= value <= 100:
             raise InvalidRequestError(f"`{param}` is `{value}`; it must be between -100 and 100", param=param)
-
-
-def _check_messages(messages: list[Message]) -> None:
-    if not messages:
-        raise InvalidRequestError("`messages` is empty; send at least one message", param="messages")
-    for index, message in enumerate(messages):
-        where = f"messages[{index}]"
-        role = message["role"]
-        if role == "tool" and not message.get("tool_call_id"):
-            raise InvalidRequestError(
-                f"`{where}.tool_call_id` is missing; a tool message names the call it answers", param=f"{where}.tool_call_id"
-            )
-        if message.get("tool_calls") and role != "assistant":
-            raise InvalidRequestError(
-                f"`{where}.tool_calls` is set on a `{role}` message; only the assistant calls tools", param=where
-            )
-        if message.get("tools") is not None:
-            if role not in ("system", "developer"):
-                raise InvalidRequestError(
-                    f"`{where}.tools` is set on a `{role}` message; declare tools in the request or in a system message",
-                    param=f"{where}.tools",
-                )
-            check_tools(message["tools"] or (), f"{where}.tools")
-        content = message.get("content")
-        if role == "user" and content is None:
-            raise InvalidRequestError(f"`{where}.content` is missing; a user message has text", param=f"{where}.content")
-        for number, part in enumerate(content if isinstance(content, list) else ()):
-            if part["type"] == "text" and "text" not in part:
-                param = f"{where}.content[{number}].text"
-                raise InvalidRequestError(f"`{param}` is missing; a part of type `text` has it", param=param)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from server.errors import InvalidRequestError
+from server.protocol.quoting import cut
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ _WINDOW = 16
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NOT_A_NUMBER = re.compile(rb"-?(?:NaN|Infinity)")
 _HINTS = {"role": "; roles are `system`, `developer`, `user`, `assistant` and `tool`"}
-_EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*?)`)?$", re.DOTALL)
+_MAX_EXPLANATION_CHARS = 160
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -42,14 +43,16 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     except msgspec.DecodeError as error:
         raise InvalidRequestError(_malformed(body, str(error)), param=None) from None
     except RecursionError:
-        raise InvalidRequestError("the body is nested too deeply; 200 levels are more than any request needs") from None
+        raise InvalidRequestError("the body is nested too deeply to be read; use fewer levels of lists and objects") from None
 
 
 def _invalid(text: str) -> InvalidRequestError:
     """msgspec's words with the path in the API's form: `$.messages[0].role` is `messages[0].role`."""
-    match = _EXPECTED.match(text)
-    what, path = (match["what"], match["path"]) if match else (text, None)
-    param = path.removeprefix("$").removeprefix(".") if path else None
+    what, has_path, path = text.rpartition(" - at `$")  # from the end: msgspec repeats values, however long
+    if not has_path:
+        what, path = text, ""
+    what = cut(what, _MAX_EXPLANATION_CHARS)
+    param = path.removesuffix("`").removeprefix(".") or None
     missing = re.search(r"missing required field `(.+?)`", what)
     if missing:
         param = f"{param}.{missing[1]}" if param else missing[1]

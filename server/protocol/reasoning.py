@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 from server.errors import InvalidRequestError
+from server.protocol.quoting import shown
 
 Effort = Literal["low", "high", "max"]
 DEFAULT_EFFORT: Effort = "max"
@@ -43,7 +44,7 @@ def reasoning_of(wanted: Wanted) -> tuple[bool, Effort]:
     if name is not None:
         if not isinstance(name, str) or name not in _EFFORTS:
             known = ", ".join(f"`{effort}`" for effort in _EFFORTS)
-            raise InvalidRequestError(f"`{param}` is `{str(name)[:40]}`; it must be one of {known}", param=param)
+            raise InvalidRequestError(f"`{param}` is `{shown(name)}`; it must be one of {known}", param=param)
         level = _EFFORTS[name]
         if level is None:
             thinking = False

@@ -5,12 +5,14 @@ The objects stay as the client sent them: the model is shown all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from server.errors import InvalidRequestError
+from server.protocol.quoting import shown
 
 MAX_NAME_CHARS = 256
+MAX_TOOLS = 1024
 TOOL_CHOICES = ("auto", "required", "none")
 RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 
@@ -21,13 +23,21 @@ def _want_object(value: Any, param: str) -> Mapping[str, Any]:
     return value
 
 
-def check_tools(tools: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Each tool is `{"type": "function", "function": {"name": …}}`, names differ. Raises `InvalidRequestError`."""
-    seen: set[str] = set()
+def check_tools(tools: Sequence[Mapping[str, Any]], where: str, names: set[str]) -> None:
+    """Each tool is `{"type": "function", "function": {"name": …}}`, and names differ. Raises `InvalidRequestError`.
+
+    `names`: of the tools that the request declares elsewhere; those of `tools` are added.
+    """
+    if (num_tools := len(names) + len(tools)) > MAX_TOOLS:
+        raise InvalidRequestError(
+            f"with `{where}` the request has {num_tools} tools; at most {MAX_TOOLS} are allowed", param=where
+        )
     for index, tool in enumerate(tools):
         param = f"{where}[{index}]"
         if tool.get("type") != "function":
-            raise InvalidRequestError(f"`{param}.type` is `{tool.get('type')}`; it must be `function`", param=f"{param}.type")
+            raise InvalidRequestError(
+                f"`{param}.type` is `{shown(tool.get('type'))}`; it must be `function`", param=f"{param}.type"
+            )
         function = _want_object(tool.get("function"), f"{param}.function")
         name = function.get("name")
         if not isinstance(name, str) or not name:
@@ -37,11 +47,11 @@ def check_tools(tools: Sequence[Mapping[str, Any]], where: str) -> None:
                 f"`{param}.function.name` has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed",
                 param=f"{param}.function.name",
             )
-        if name in seen:
+        if name in names:
             raise InvalidRequestError(
-                f"`{param}.function.name` repeats `{name}`; names must differ", param=f"{param}.function.name"
+                f"`{param}.function.name` repeats `{shown(name)}`; names must differ", param=f"{param}.function.name"
             )
-        seen.add(name)
+        names.add(name)
         if function.get("parameters") is not None:
             _want_object(function["parameters"], f"{param}.function.parameters")
 
@@ -59,26 +69,27 @@ def named_choice(choice: str | Mapping[str, Any] | None) -> str | None:
     return None
 
 
-def check_tool_choice(choice: str | Mapping[str, Any] | None, tools: Sequence[Mapping[str, Any]]) -> None:
-    """`auto`, `required`, `none`, or an object naming a declared function. Raises `InvalidRequestError`."""
+def check_tool_choice(choice: str | Mapping[str, Any] | None, names: Collection[str]) -> None:
+    """`auto`, `required`, `none`, or an object naming a function. `names`: those declared. Raises `InvalidRequestError`."""
     if choice is None:
         return
     if isinstance(choice, str):
         if choice not in TOOL_CHOICES:
             raise InvalidRequestError(
-                f"`tool_choice` is `{choice[:40]}`; it must be `auto`, `required`, `none` or name a function", param="tool_choice"
+                f"`tool_choice` is `{shown(choice)}`; it must be `auto`, `required`, `none` or name a function",
+                param="tool_choice",
             )
-        if choice == "required" and not tools:
+        if choice == "required" and not names:
             raise InvalidRequestError("`tool_choice` is `required` but `tools` is empty; declare a tool", param="tool_choice")
         return
     if choice.get("type") != "function":
         raise InvalidRequestError(
-            f"`tool_choice.type` is `{choice.get('type')}`; it must be `function`", param="tool_choice.type"
+            f"`tool_choice.type` is `{shown(choice.get('type'))}`; it must be `function`", param="tool_choice.type"
         )
     name = _want_object(choice.get("function"), "tool_choice.function").get("name")
-    if name not in tool_names(tools):
+    if not isinstance(name, str) or name not in names:
         raise InvalidRequestError(
-            f"`tool_choice.function.name` is `{name}`, which is not in `tools`", param="tool_choice.function.name"
+            f"`tool_choice.function.name` is `{shown(name)}`, which is not in `tools`", param="tool_choice.function.name"
         )
 
 
@@ -89,7 +100,8 @@ def check_response_format(response_format: Mapping[str, Any] | None) -> None:
     kind = response_format.get("type")
     if kind not in RESPONSE_FORMATS:
         raise InvalidRequestError(
-            f"`response_format.type` is `{kind}`; it must be `text`, `json_object` or `json_schema`", param="response_format.type"
+            f"`response_format.type` is `{shown(kind)}`; it must be `text`, `json_object` or `json_schema`",
+            param="response_format.type",
         )
     if kind != "json_schema":
         return

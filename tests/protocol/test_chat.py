@@ -11,9 +11,16 @@ from server.errors import InvalidRequestError
 from server.protocol.chat import parse
 from server.protocol.decoding import unknown_fields
 from server.protocol.reasoning import reasoning_of
+from server.protocol.sizes import MAX_JSON_BYTES
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+MANY_TOOLS = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(1025)]
+FRAME = len(b'{"type":"function","function":{"name":"g"},"x":""}')
+LARGE_TOOLS = [{"type": "function", "function": {"name": name}, "x": "a" * (MAX_JSON_BYTES - FRAME)} for name in "gh"]
+LARGE_CALL = {"function": {"name": "f", "arguments": '"' + "a" * MAX_JSON_BYTES}}
+LARGE_OBJECT = {"function": {"name": "f", "arguments": {"a": [10] * (MAX_JSON_BYTES // 3 + 1)}}}
+LARGE_FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["a" * MAX_JSON_BYTES]}}}
 
 
 def body(**fields: Any) -> bytes:
@@ -43,6 +50,10 @@ def error_of(data: bytes) -> InvalidRequestError:
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, "messages[1].tool_call_id"),
         ({"messages": [{**USER, "tools": [TOOL]}]}, "messages[0].tools"),
         ({"messages": [{"role": "system", "tools": [TOOL, TOOL]}]}, "messages[0].tools[1].function.name"),
+        ({"messages": [{"role": "system", "tools": [TOOL], "content": "Be brief."}]}, "messages[0].tools"),
+        ({"messages": [{"role": "developer", "tools": [TOOL], "content": [{"type": "text", "text": "x"}]}]}, "messages[0].tools"),
+        ({"messages": [{"role": "system", "tools": [TOOL]}], "tools": [TOOL]}, "messages[0].tools[0].function.name"),
+        ({"messages": [{"role": "system", "tools": [TOOL]}] * 2}, "messages[1].tools[0].function.name"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages[0].tool_calls[0].function.name"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
@@ -81,6 +92,16 @@ def error_of(data: bytes) -> InvalidRequestError:
         ({"tools": [{"function": {"name": "f"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
+        ({"tools": MANY_TOOLS}, "tools"),
+        ({"tools": MANY_TOOLS[:1024], "messages": [{"role": "system", "tools": [TOOL]}]}, "messages[0].tools"),
+        ({"tools": [{**TOOL, "x": "a" * MAX_JSON_BYTES}]}, "tools[0]"),
+        ({"tools": LARGE_TOOLS, "messages": [USER, {"role": "system", "tools": [TOOL]}]}, "messages[1].tools"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [LARGE_CALL]}]}, "messages[1].tool_calls[0].function.arguments"),
+        (
+            {"messages": [USER, {"role": "assistant", "tool_calls": [LARGE_OBJECT]}]},
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        ({"response_format": LARGE_FORMAT}, "response_format"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "must"}, "tool_choice"),
@@ -158,11 +179,11 @@ def test_tools_and_their_unknown_members_stay_as_sent() -> None:
     assert parse(body(tools=[tool])).tools == [tool]
 
 
-def test_object_arguments_become_text() -> None:
+def test_arguments_may_be_an_object() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"city": "Zürich", "n": 2}}}
     request = parse(body(messages=[USER, {"role": "assistant", "tool_calls": [call]}]))
 
-    assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Zürich", "n": 2}'
+    assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == {"city": "Zürich", "n": 2}
 
 
 @pytest.mark.parametrize(
@@ -190,3 +211,47 @@ def test_every_way_to_ask_for_reasoning(fields: dict[str, Any], expected: tuple[
 def test_an_unknown_effort_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="must be one of"):
         reasoning_of(parse(body(**fields)))
+
+
+def test_tools_of_a_system_message_can_be_chosen() -> None:
+    system = {"role": "system", "tools": [TOOL], "content": ""}
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        assert parse(body(messages=[system, USER], tool_choice=choice)).tool_choice == choice
+
+
+def test_tools_may_be_as_large_as_is_said() -> None:
+    assert len(parse(body(tools=LARGE_TOOLS)).tools or ()) == 2
+    assert len(parse(body(tools=MANY_TOOLS[:1024])).tools or ()) == 1024
+
+
+LONG = "a" * 100_000
+
+
+@pytest.mark.parametrize("value", [LONG, [LONG], {LONG: LONG}, 10**4000], ids=["text", "list", "object", "number"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        lambda value: {"tools": [{"type": value}]},
+        lambda value: {"tools": [TOOL], "tool_choice": value},
+        lambda value: {"tools": [TOOL], "tool_choice": {"type": value}},
+        lambda value: {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": value}}},
+        lambda value: {"response_format": {"type": value}},
+        lambda value: {"messages": [{"role": value}]},
+        lambda value: {"messages": [{"role": "user", "content": [{"type": "text", "text": value}, {"type": value, "text": 3}]}]},
+        lambda value: {"max_tokens": value, "max_completion_tokens": 1},
+        lambda value: {"seed": value},
+        lambda value: {"temperature": value},
+        lambda value: {"stop": value},
+        lambda value: {"logit_bias": {str(value)[:5000]: 1}},
+        lambda value: {"logit_bias": {"1": value}},
+        lambda value: {"thinking": {"type": value}},
+        lambda value: {"reasoning_effort": value},
+        lambda value: {"thinking": {"effort": value}},
+        lambda value: {"chat_template_kwargs": {"thinking_effort": value}},
+    ],
+)
+def test_an_error_does_not_repeat_what_is_long(fields: Any, value: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        reasoning_of(parse(body(**fields(value))))
+
+    assert len(caught.value.message) + len(caught.value.param or "") < 400
