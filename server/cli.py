@@ -5,6 +5,7 @@ Role: composition. Turns flags into settings, settings into an engine and an app
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -50,7 +51,10 @@ def serve(
         "http.host": host,
         "http.port": port,
     }
-    sys.exit(run(_settings(config, flags)))
+    code = run(_settings(config, flags))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # everything is closed; what interpreter shutdown would do is have vLLM's libraries print pages about leaks
 
 
 @app.command("check-config")
