@@ -1,4 +1,4 @@
-"""How log lines look and where they go: to standard error, for people or as JSON."""
+"""How log lines look and where they go: to standard error, for people or as JSON, ours and the libraries' alike."""
 
 from __future__ import annotations
 
@@ -15,20 +15,26 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def configure(settings: LogSettings) -> None:
     """Set up logging for this process. Called once, by the command line."""
     renderer: structlog.typing.Processor
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
     if settings.format == "json":
         renderer = structlog.processors.JSONRenderer()
-        shape: list[structlog.typing.Processor] = [structlog.processors.format_exc_info]
+        shared.append(structlog.processors.format_exc_info)
     else:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        shape = []
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *shape,
-            renderer,
-        ],
+        processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    # Libraries log through the standard library; the same lines, from `warning` on.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(LEVELS[settings.level], logging.WARNING), force=True)
