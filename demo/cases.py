@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import yaml
 
-from server.prompts.base import Conversation, Effort
+from server.prompts.base import Conversation
+from server.protocol.reasoning import Effort
 
 Message = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from demo.json_answers import json_task
 from demo.library import Tool
 from demo.tools import Call, declaration, invented_tool, outcome, request, request_of_several, some_tools
 from demo.values import CAPITALS, Values
-from server.prompts.base import Effort
+from server.protocol.reasoning import Effort
 
 Message = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 from demo.library import Tool
 from demo.tools import Call, optional_left_out
 from demo.values import joined, spoken
-from server.prompts.base import Effort
+from server.protocol.reasoning import Effort
 
 _LONGEST_ECHO_CHARS = 150
 

@@ -17,11 +17,12 @@ from demo import talk
 from demo.conversations import Answers, Author, Sample
 from demo.tools import declaration, some_tools
 from demo.values import Values
-from server.prompts.base import Conversation, Effort
+from server.prompts.base import Conversation
 from server.prompts.kimi_k3 import segments_of
 from server.prompts.notes import CONSTANT_TEXTS
 from server.prompts.segments import Segment, SegmentEncoder
 from server.prompts.xtml import CONTROL, STRUCTURAL_TEXTS
+from server.protocol.reasoning import Effort
 from server.vocabulary.base import Vocabulary
 
 EFFORTS: list[Effort | None] = [None, None, "low", "high", "max", "max", "max"]

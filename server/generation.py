@@ -80,7 +80,9 @@ class Generator:
         self.sink = sink
         self.salt_of = salt_of
         self.serial = itertools.count(1)
-        self._formats = {name: make_format(name, engine.vocabulary, engine.render_chat) for name in formats}
+        self._formats = {
+            name: make_format(name, engine.vocabulary, engine.render_chat, engine.facts.context_length) for name in formats
+        }
         self.parsers = {name: ParserFactory(name, engine.vocabulary) for name in self._formats}
 
     async def prepare(self, job: Job) -> Generation:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Effort = Literal["low", "high", "max"]
+from server.protocol.reasoning import Effort
 
 
 @dataclass(slots=True, frozen=True)

@@ -8,6 +8,9 @@ from server.prompts.plain import PlainFormat, RenderChat
 from server.vocabulary.base import Vocabulary
 
 
-def make_format(name: str, vocabulary: Vocabulary, render_chat: RenderChat) -> PromptFormat:
-    """The format `name`. Raises `ValueError` where the vocabulary lacks the control tokens that the format needs."""
-    return PlainFormat(render_chat) if name == "plain" else KimiK3Format(vocabulary)
+def make_format(name: str, vocabulary: Vocabulary, render_chat: RenderChat, context_length: int) -> PromptFormat:
+    """The format `name`, for prompts that leave room in a context. Raises `ValueError` where the vocabulary lacks the control
+    tokens that the format needs."""
+    if name == "plain":
+        return PlainFormat(render_chat, longest_piece=vocabulary.longest_piece, context_length=context_length)
+    return KimiK3Format(vocabulary, context_length)

@@ -8,11 +8,14 @@ Source: Moonshot's published encoder for Kimi K3; its token counts are in the te
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from server.errors import InvalidRequestError
 from server.prompts.base import Conversation, Prompt
+from server.prompts.content import NUM_LONG_AT_ONCE, check_room, is_long, texts_of
 from server.prompts.notes import CONSTANT_TEXTS, write_effort, write_response_format, write_tool_choice, write_tools
 from server.prompts.segments import Segment, SegmentEncoder
 from server.prompts.tool_calls import PlacedMessage, place, write_calls
@@ -20,8 +23,6 @@ from server.prompts.xtml import CONTROL, STRUCTURAL_TEXTS, Writer
 from server.vocabulary.base import Vocabulary
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
-_LONG_CHARS: Final = 30_000
-_MARKUP_CHARS: Final = 40
 
 
 class KimiK3Format:
@@ -31,18 +32,27 @@ class KimiK3Format:
     continued message (`partial`) has no stub: the prompt ends in what the client wrote, so every token counts.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, context_length: int = sys.maxsize) -> None:
         """Raises `ValueError` where `vocabulary` lacks K3's control tokens."""
+        self._longest_piece = vocabulary.longest_piece
+        self._context_length = context_length
+        # Not the loop's pool of threads: a client that leaves can't stop a thread, and all the same no more than these render.
+        self._threads = ThreadPoolExecutor(NUM_LONG_AT_ONCE, thread_name_prefix="render")
         self._encoder = SegmentEncoder(vocabulary, CONTROL, (*STRUCTURAL_TEXTS, *CONSTANT_TEXTS))
         self._num_stub_tokens = {thinking: len(self._encoder.encode(_stub(thinking))) for thinking in (False, True)}
 
     async def render(self, conversation: Conversation) -> Prompt:
-        if _is_long(conversation):
-            return await asyncio.to_thread(self._render, conversation)
+        if is_long(conversation):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._render_long, conversation)
         return self._render(conversation)
 
-    def _render(self, conversation: Conversation) -> Prompt:
-        token_ids = self._encoder.encode(segments_of(conversation))
+    def _render_long(self, conversation: Conversation) -> Prompt:
+        check_room(conversation.messages, self._longest_piece, self._context_length)
+        return self._render(conversation, self._context_length)
+
+    def _render(self, conversation: Conversation, context_length: int = sys.maxsize) -> Prompt:
+        """Raises `ContextLengthError` early where a `context_length` is given."""
+        token_ids = self._encoder.encode(segments_of(conversation), context_length)
         if _continues(conversation):
             return Prompt(token_ids)
         return Prompt(token_ids, self._num_stub_tokens[conversation.thinking], in_reasoning=conversation.thinking)
@@ -74,22 +84,6 @@ def _stub(thinking: bool) -> list[Segment]:
     writer = Writer()
     writer.open("think" if thinking else "response")
     return writer.segments
-
-
-def _is_long(conversation: Conversation) -> bool:
-    """Whether rendering takes milliseconds and belongs beside the event loop. Looks no further than it must."""
-    left = _LONG_CHARS
-    pending: list[object] = [conversation.messages, conversation.tools, conversation.response_format]
-    while pending and left > 0:
-        value = pending.pop()
-        if isinstance(value, str):
-            left -= len(value)
-        elif isinstance(value, Mapping):
-            left -= _MARKUP_CHARS
-            pending.extend(value.values())
-        elif isinstance(value, Sequence):
-            pending.extend(value)
-    return left <= 0
 
 
 def _continues(conversation: Conversation) -> bool:
@@ -147,13 +141,5 @@ def _write_thinking(writer: Writer, message: Mapping[str, Any], thinking: bool) 
 
 def _write_content(writer: Writer, message: Mapping[str, Any], param: str) -> None:
     """Text of a message, a segment for each part. Raises `InvalidRequestError` for parts that are not text."""
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        writer.text(content or "")
-        return
-    for number, part in enumerate(content):
-        if part["type"] != "text":
-            raise InvalidRequestError(
-                f"`{part['type']}` parts are not supported: this model takes text only", param=f"{param}.content[{number}]"
-            )
-        writer.text(part["text"])
+    for text in texts_of(message, param):
+        writer.text(text)

@@ -88,7 +88,12 @@ def _write(writer: Writer, kind: str, body: str) -> None:
 def _fenced(value: object, param: str) -> str:
     """`value` as compact JSON with sorted keys in a code fence."""
     try:
-        compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        # Item by item, because each call lets nobody else run.
+        compact = f"[{','.join(map(_compact, value))}]" if isinstance(value, list) else _compact(value)
     except RecursionError:
         raise InvalidRequestError(f"`{param}` is nested too deep: use fewer levels", param=param) from None
     return f"```json\n{compact}\n```"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

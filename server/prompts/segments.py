@@ -7,9 +7,11 @@ neither forge structure nor merge with the structure beside it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from server.errors import ContextLengthError
 from server.vocabulary.base import Vocabulary
 
 
@@ -18,11 +20,6 @@ class Segment(NamedTuple):
 
     text: str
     control: bool = False
-
-
-def text_of(segments: Iterable[Segment]) -> str:
-    """The segments as one text, for people and tests. Never encode it: it can't tell structure from quotation."""
-    return "".join([segment.text for segment in segments])
 
 
 class SegmentEncoder:
@@ -39,13 +36,24 @@ class SegmentEncoder:
         self._encode = vocabulary.encode
         self._control = {name: vocabulary.control[name] for name in names}
         self._constants = {text: vocabulary.encode(text) for text in constants}
+        self._longest_constant = max(map(len, self._constants), default=0)
 
-    def encode(self, segments: Iterable[Segment]) -> list[int]:
-        """Token ids of `segments`, shape (num_tokens,)."""
+    def encode(self, segments: Iterable[Segment], context_length: int = sys.maxsize) -> list[int]:
+        """Token ids of `segments`, shape (num_tokens,).
+
+        Raises `ContextLengthError`, and looks no further, once they leave no room in the context.
+        """
         token_ids: list[int] = []
         for text, control in segments:
             if control:
                 token_ids.append(self._control[text])
             else:
-                token_ids += self._constants.get(text) or self._encode(text)
+                # Long texts are not looked up: that alone would read all of them.
+                constant = self._constants.get(text) if len(text) <= self._longest_constant else None
+                token_ids += constant or self._encode(text, context_length - len(token_ids))
+            if len(token_ids) >= context_length:
+                raise ContextLengthError(
+                    f"the prompt has {len(token_ids)} tokens or more, the context has {context_length}; shorten the conversation",
+                    param="messages",
+                )
         return token_ids

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from server.errors import InvalidRequestError
 from server.prompts.xtml import Writer
+from server.protocol.quoting import shown
 
 Message = Mapping[str, Any]
 Call = Mapping[str, Any]
@@ -81,7 +82,7 @@ def _place_results(run: list[tuple[int, Message]], calls: Sequence[Call], num_be
             tool = _name(calls[index - 1])
         else:
             raise InvalidRequestError(
-                f"`{message.get('tool_call_id')}` is no tool call of the assistant message before: send the call's `id`",
+                f"`{shown(message.get('tool_call_id'))}` is no tool call of the assistant message before: send the call's `id`",
                 param=f"{param}.tool_call_id",
             )
         yield PlacedMessage(message, param, tool, index)

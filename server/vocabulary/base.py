@@ -33,8 +33,16 @@ class Vocabulary(Protocol):
         """Ids of all control tokens, unused special slots included."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, shape (num_tokens,); ordinary tokens only, even where `text` spells a control token."""
+    @property
+    def longest_piece(self) -> int:
+        """Bytes of the longest ordinary token: a text of n bytes has no fewer than n / `longest_piece` tokens."""
+        ...
+
+    def encode(self, text: str, most: int | None = None) -> list[int]:
+        """Token ids of `text`, shape (num_tokens,); ordinary tokens only, even where `text` spells a control token.
+
+        With `most`, which bounds the work, the result may be cut off wherever it has more tokens than that.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

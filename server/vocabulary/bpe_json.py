@@ -8,29 +8,30 @@ Must not: add tokens that a text does not have (the file's post-processor is dro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import tokenizers
 
+from server.vocabulary.pieces import PieceTable
 from server.vocabulary.utf8 import well_formed
 
 _REPLACEMENT: Final = "\ufffd"
 
 
-class BpeVocabulary:
+class BpeVocabulary(PieceTable):
     """Every entry of `added_tokens` is a control token, whatever its `special` flag; all others are ordinary."""
 
     def __init__(self, specification: Mapping[str, Any]) -> None:
         """`specification`: the parsed `tokenizer.json`. Raises `ValueError` unless it is byte-level BPE."""
         if not _is_byte_level(specification):
             raise ValueError("only byte-level BPE is supported")
-        self._control = {str(added["content"]): int(added["id"]) for added in specification.get("added_tokens") or ()}
-        self._control_ids = frozenset(self._control.values())
+        control = {str(added["content"]): int(added["id"]) for added in specification.get("added_tokens") or ()}
+        control_ids = frozenset(control.values())
         vocabulary: dict[str, int] = specification["model"]["vocab"]
-        ordinary = {token: token_id for token, token_id in vocabulary.items() if token_id not in self._control_ids}
-        self._pieces = _pieces(ordinary, self._control)
+        ordinary = {token: token_id for token, token_id in vocabulary.items() if token_id not in control_ids}
+        super().__init__(_pieces(ordinary, control), control)
         self._bpe = _text_encoder(specification, ordinary)
         self._missing = _missing_bytes(ordinary)
 
@@ -42,27 +43,12 @@ class BpeVocabulary:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"`{path}` is not a byte-level BPE tokenizer: {error}") from error
 
-    @property
-    def size(self) -> int:
-        return len(self._pieces)
-
-    @property
-    def pieces(self) -> Sequence[bytes]:
-        return self._pieces
-
-    @property
-    def control(self) -> Mapping[str, int]:
-        return self._control
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        return self._control_ids
-
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, most: int | None = None) -> list[int]:
         """As in `Vocabulary`. Surrogate pairs are joined and lone surrogates read as U+FFFD. May be called from any thread.
 
         Characters with a byte that has no token, as some models have none for control characters, are read as U+FFFD, too.
         """
+        text = self._beginning(text, most)
         try:
             data = text.encode()
         except UnicodeEncodeError:
@@ -73,9 +59,6 @@ class BpeVocabulary:
             text = "".join([char if missing.isdisjoint(char.encode()) else _REPLACEMENT for char in text])
         token_ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
         return token_ids
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return b"".join([self._pieces[token_id] for token_id in token_ids]).decode("utf-8", "replace")
 
 
 def _is_byte_level(specification: Mapping[str, Any]) -> bool:

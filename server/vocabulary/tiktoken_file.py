@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import tiktoken
 
+from server.vocabulary.pieces import PieceTable
 from server.vocabulary.special_slots import special_slots
 
 NUM_BASE_TOKENS: Final = 163_584
@@ -38,7 +39,7 @@ _RUN_CHARS: Final = 25_000
 _SHORT_RUNS: Final = re.compile(rf"(?:\S{{1,{_RUN_CHARS}}}+(?!\S)|\s{{1,{_RUN_CHARS}}}+(?!\s))*+")
 
 
-class KimiVocabulary:
+class KimiVocabulary(PieceTable):
     """Base tokens 0..163,583 from the merge table, then 256 special slots."""
 
     def __init__(self, ranks: Mapping[bytes, int]) -> None:
@@ -51,9 +52,8 @@ class KimiVocabulary:
         if len(ranks) != NUM_BASE_TOKENS or not all(pieces):
             raise ValueError(f"{len(ranks)} merges where K3's base vocabulary has {NUM_BASE_TOKENS}")
         self._bpe = tiktoken.Encoding("kimi_k3", pat_str=_PATTERN, mergeable_ranks=dict(ranks), special_tokens={})
-        self._control = special_slots(NUM_BASE_TOKENS)
-        self._control_ids = frozenset(self._control.values())
-        self._pieces = pieces + [name.encode() for name in self._control]
+        control = special_slots(NUM_BASE_TOKENS)
+        super().__init__(pieces + [name.encode() for name in control], control)
 
     @classmethod
     def from_file(cls, path: Path) -> KimiVocabulary:
@@ -73,31 +73,14 @@ class KimiVocabulary:
         except ValueError as error:
             raise ValueError(f"`{path}` is not Kimi K3's merge table: {error}") from None
 
-    @property
-    def size(self) -> int:
-        return len(self._pieces)
-
-    @property
-    def pieces(self) -> Sequence[bytes]:
-        return self._pieces
-
-    @property
-    def control(self) -> Mapping[str, int]:
-        return self._control
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        return self._control_ids
-
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, most: int | None = None) -> list[int]:
         """As in `Vocabulary`. Surrogate pairs are joined and lone surrogates read as U+FFFD. May be called from any thread."""
         token_ids: list[int] = []
         for chunk in chunks(text):
             token_ids += self._bpe.encode_ordinary(chunk)
+            if most is not None and len(token_ids) > most:
+                break
         return token_ids
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return b"".join([self._pieces[token_id] for token_id in token_ids]).decode("utf-8", "replace")
 
 
 def chunks(text: str) -> Iterator[str]:

@@ -14,9 +14,9 @@ from demo.tools import declaration, mentioned, request, request_of_several, some
 from demo.values import Values
 from server.events import ToolCallEnd, ToolCallStart
 from server.parsers.factory import ParserFactory
-from server.prompts.base import Effort
 from server.prompts.kimi_k3 import segments_of
-from server.prompts.segments import Segment, text_of
+from server.prompts.segments import Segment
+from server.protocol.reasoning import Effort
 from server.vocabulary.byte import ByteVocabulary
 
 ANSWERS = Answers([("What is rain?", "Rain is water.")], [("Write a story.", "Once upon a time.")])
@@ -108,6 +108,6 @@ def test_forgotten_reasoning_is_not_learned() -> None:
 def test_tools_of_the_evaluation_are_not_all_trained() -> None:
     """Half of its calls are for tools that the training data can't contain."""
     new = {name for case in CASES if case.group == "call, new tool" for name, _ in case.calls}
-    trained = text_of(Segment(VOCABULARY.decode(row.prefix)) for seed in SEEDS for row in _rows(seed))
+    trained = "".join(VOCABULARY.decode(row.prefix) for seed in SEEDS for row in _rows(seed))
     assert new
     assert [] == [name for name in new if f'"{name}"' in trained]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.prompts.base import Conversation
 from server.prompts.kimi_k3 import KimiK3Format, segments_of
-from server.prompts.segments import text_of
+from server.prompts.segments import Segment
 from server.vocabulary.base import Vocabulary
 
 NUM_FIELDS = 22
@@ -24,6 +24,11 @@ TEXT = st.lists(
     max_size=4,
 ).map("".join)
 TEXTS = st.lists(TEXT, min_size=NUM_FIELDS, max_size=NUM_FIELDS)
+
+
+def text_of(segments: list[Segment]) -> str:
+    """The segments as one text."""
+    return "".join(segment.text for segment in segments)
 
 
 def conversation(texts: Sequence[str], *, thinking: bool, partial: bool) -> Conversation:

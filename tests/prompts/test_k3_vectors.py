@@ -10,7 +10,7 @@ import pytest
 
 from server.prompts.base import Conversation
 from server.prompts.kimi_k3 import KimiK3Format, segments_of
-from server.prompts.segments import text_of
+from server.prompts.segments import Segment
 
 VECTORS_FILE = Path(__file__).parents[3] / "shared" / "k3" / "render_vectors.json"
 VECTORS: dict[str, Any] = json.loads(VECTORS_FILE.read_bytes()) if VECTORS_FILE.is_file() else {}
@@ -29,6 +29,11 @@ WITH_SCHEMA = {
     },
 }
 CAPITAL = "请用 JSON 格式回答：北京是中国的首都吗？答案需要包含键 capital。"
+
+
+def text_of(segments: list[Segment]) -> str:
+    """The segments as one text."""
+    return "".join(segment.text for segment in segments)
 
 
 @pytest.mark.skipif(not VECTORS, reason="the vectors are not beside the checkout")

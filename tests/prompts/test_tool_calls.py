@@ -10,7 +10,12 @@ import pytest
 from server.errors import InvalidRequestError
 from server.prompts.base import Conversation
 from server.prompts.kimi_k3 import segments_of
-from server.prompts.segments import text_of
+from server.prompts.segments import Segment
+
+
+def text_of(segments: list[Segment]) -> str:
+    """The segments as one text."""
+    return "".join(segment.text for segment in segments)
 
 
 def call(name: str, arguments: Any = "", call_id: str | None = None) -> dict[str, Any]:

@@ -67,3 +67,21 @@ def test_threads_may_share_it(vocabulary: Vocabulary) -> None:
     expected = [vocabulary.encode(text) for text in texts]
     with ThreadPoolExecutor(4) as pool:
         assert expected * 4 == list(pool.map(vocabulary.encode, texts * 4))
+
+
+@SEEDED
+@given(text=TEXTS, most=st.integers(0, 30))
+def test_encoding_may_end_where_there_is_enough(vocabulary: Vocabulary, text: str, most: int) -> None:
+    whole, bounded = vocabulary.encode(text), vocabulary.encode(text, most)
+    assert whole == bounded or len(bounded) > most
+
+
+@SEEDED
+@given(text=TEXTS)
+def test_no_text_has_fewer_tokens_than_its_size_says(vocabulary: Vocabulary, text: str) -> None:
+    assert len(text.encode()) <= vocabulary.longest_piece * len(vocabulary.encode(text))
+
+
+def test_a_long_text_is_not_encoded_to_its_end(vocabulary: Vocabulary) -> None:
+    text = "one two three " * 100_000
+    assert 10 < len(vocabulary.encode(text, 10)) < len(vocabulary.encode(text)) / 2
