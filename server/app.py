@@ -44,7 +44,7 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
         docs_url=None,
         redoc_url=None,
         middleware=[  # outermost first
-            Middleware(EdgeMiddleware, clock=clock),
+            Middleware(EdgeMiddleware, clock=clock, on_refused=gateway.recorder.refused),
             Middleware(AuthenticationMiddleware, keys=keys, metrics_from_loopback=settings.metrics.access == "loopback"),
             Middleware(BodyLimitMiddleware, max_body_bytes=settings.http.max_body_bytes),
         ],
@@ -64,9 +64,10 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     path = request.url.path[:200]
     if error.status_code == http.HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = Headers(error.headers).get("allow", "")
-        response = error_response(MethodNotAllowedError(f"`{path}` does not take `{request.method}`; it takes {allowed}"))
+        request.state.error = MethodNotAllowedError(f"`{path}` does not take `{request.method}`; it takes {allowed}")
+        response = error_response(request.state.error)
         response.headers["allow"] = allowed
         return response
     if error.status_code == http.HTTPStatus.NOT_FOUND:
-        return error_response(NotFoundError(f"there is no `{path}`; the API is below `/v1`"))
+        raise NotFoundError(f"there is no `{path}`; the API is below `/v1`")
     raise error

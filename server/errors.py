@@ -9,6 +9,7 @@
     │   └── ModelNotFoundError       404  no such model
     ├── MethodNotAllowedError        405  the path exists, the method does not
     ├── BodyTooLargeError            413  more bytes than `http.max_body_bytes`
+    ├── HeadersTooLargeError         431  URL and headers are larger than the gateway reads
     ├── OverloadedError              503  try again later; `retry_after_s` says when
     │   ├── DrainingError            503  this replica is shutting down
     │   └── EngineDeadError          503  the engine is gone; this process will end
@@ -113,6 +114,16 @@ class BodyTooLargeError(GatewayError):
     status = 413
     type = "invalid_request_error"
     code = "body_too_large"
+    log_level = logging.INFO
+    outcome = "invalid"
+
+
+class HeadersTooLargeError(GatewayError):
+    """URL and headers are larger than the gateway reads."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "headers_too_large"
     log_level = logging.INFO
     outcome = "invalid"
 

@@ -6,6 +6,7 @@ independent.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from server.clock import Clock
@@ -15,12 +16,17 @@ from server.generation import Generator
 from server.metrics.recorder import Recorder
 from server.models import ModelTable
 from server.settings import Settings
+from server.streaming.answers import OpenAnswers
 from server.tenancy.isolation import CacheSalts
 from server.tenancy.keys import KeyTable
 
 
 class Gateway:
-    """One gateway. `engine` is None until it is up; `on_ready` is called then, `on_failure` when it is gone for good."""
+    """One gateway.
+
+    `engine` is None until it is up; `on_ready` is called then, `on_failure` when it is gone for good. `on_drained` is called when
+    a gateway that is to stop has nothing more under way.
+    """
 
     def __init__(self, settings: Settings, keys: KeyTable, clock: Clock) -> None:
         self.settings = settings
@@ -30,12 +36,15 @@ class Gateway:
         self.recorder = Recorder()
         self.engine: Engine | None = None
         self.created_s = clock.unix_s()
+        self.answers = OpenAnswers()
         self.draining = False
+        self.drain_wanted = asyncio.Event()
         self.failure: BaseException | None = None
         self.keepalive_interval_s = settings.http.keepalive_interval_s
         self.debug = settings.log.level == "debug"
         self.on_ready: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_drained: Callable[[], None] = lambda: None
         self._salts = CacheSalts()
         self._generator: Generator | None = None
 
@@ -46,8 +55,13 @@ class Gateway:
         self.engine = engine
 
     def drain(self) -> None:
-        """Take no more requests; those under way go on."""
+        """Take no more requests; those under way go on, for as long as the lifespan lets them."""
         self.draining = True
+        self.drain_wanted.set()
+
+    def end_answers(self) -> None:
+        """End what is under way, each with an error."""
+        self.answers.end_all(DrainingError("this replica has shut down before the answer was whole; ask again"))
 
     def generator(self) -> Generator:
         """Where generations are started. Raises an `OverloadedError` while there is none."""

@@ -1,7 +1,8 @@
 """From start to stop: the engine is opened beside the running server, watched, and closed at the end.
 
 Invariant: all background work belongs to one task group; when the engine dies, or can't be opened, `gateway.failure` says why and
-`on_failure` ends the process, so that a supervisor can restart it.
+`on_failure` ends the process, so that a supervisor can restart it. A gateway that is to stop serves what it has under way for
+`http.drain_timeout_s`; what is left then ends with an error.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import structlog
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from server.errors import EngineDeadError
 from server.gateway import Gateway
 
 OpenEngine = Callable[[], Awaitable[Engine]]
+LAST_WORDS_S = 2.0
 log = structlog.get_logger(__name__)
 
 
@@ -28,10 +30,11 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with asyncio.TaskGroup() as tasks:
-            work = tasks.create_task(_run_engine(gateway, open_engine))
+            work = [tasks.create_task(_run_engine(gateway, open_engine)), tasks.create_task(_drain(gateway))]
             yield
             gateway.draining = True
-            work.cancel()
+            for task in work:
+                task.cancel()
 
     return lifespan
 
@@ -54,3 +57,17 @@ async def _run_engine(gateway: Gateway, open_engine: OpenEngine) -> None:
     finally:
         if engine is not None:
             await engine.close()
+
+
+async def _drain(gateway: Gateway) -> None:
+    """Once the gateway is to stop: wait for its answers, end those that take too long, say when there are none."""
+    await gateway.drain_wanted.wait()
+    try:
+        async with asyncio.timeout(gateway.settings.http.drain_timeout_s):
+            await gateway.answers.wait_none_left()
+    except TimeoutError:
+        gateway.end_answers()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await gateway.answers.wait_none_left()
+    gateway.on_drained()

@@ -15,14 +15,18 @@ from contextlib import contextmanager
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 from pydantic import SecretStr
 
 from server import logs
 from server.app import create_app
 from server.engine.base import Engine
+from server.http_protocol import HttpProtocol
 from server.lifespan import OpenEngine
 from server.settings import Settings
 from server.tenancy.keys import new_key
+
+SHUTDOWN_TIMEOUT_S = 2
 
 
 def say(text: str) -> None:
@@ -43,20 +47,7 @@ def run(settings: Settings) -> int:
         return 2
     app = create_app(settings, open_engine)
     gateway = app.state.gateway
-    server = _Server(
-        uvicorn.Config(
-            app,
-            loop="none",
-            http="httptools",
-            lifespan="on",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=settings.http.drain_timeout_s,
-            timeout_keep_alive=75,
-            backlog=4096,
-        )
-    )
+    server = _Server(server_config(app))
     host, port = listener.getsockname()[:2]
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     model = gateway.models.models[0].name
@@ -66,19 +57,41 @@ def run(settings: Settings) -> int:
 
     gateway.on_ready = ready
     gateway.on_failure = server.stop
+    gateway.on_drained = server.end
     server.on_stop = gateway.drain
+    server.on_hurry = gateway.end_answers
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(sockets=[listener]))
     return 1 if gateway.failure is not None else 0
 
 
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn serves a gateway's application."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=HttpProtocol,
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # uvicorn would take the client's address from a header, and whom to believe from the environment
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+        timeout_keep_alive=75,
+        backlog=4096,
+    )
+
+
 class _Server(uvicorn.Server):
-    """uvicorn's server, with the gateway told that it is to stop before the open streams are waited for.
+    """uvicorn's server, which listens on while the gateway drains: who connects then is told to go elsewhere.
 
     The first signal drains, the second stops at once; either way the process ends with `run`'s exit code, not by the signal.
     """
 
     on_stop: Callable[[], None] = staticmethod(lambda: None)
+    on_hurry: Callable[[], None] = staticmethod(lambda: None)
+    _stopping = False
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,10 +103,17 @@ class _Server(uvicorn.Server):
             loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """Drain and end; asked twice, end at once."""
-        self.force_exit = self.should_exit
+        """Drain, which comes to `end`; asked twice, end at once."""
+        if self._stopping:
+            self.on_hurry()
+            self.end()
+        else:
+            self._stopping = True
+            self.on_stop()
+
+    def end(self) -> None:
+        """Listen no more, and stop."""
         self.should_exit = True
-        self.on_stop()
 
 
 def engine_opener(settings: Settings) -> OpenEngine:

@@ -43,6 +43,7 @@ class HttpSettings(Section):
     port: int = Field(default=8000, ge=0, le=65535)
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     keepalive_interval_s: float = Field(default=10.0, gt=0)
+    write_timeout_s: float = Field(default=60.0, gt=0)
     drain_timeout_s: int = Field(default=30, ge=0)
 
 

@@ -24,6 +24,7 @@ from server.engine.profiles import load_profile
 from server.engine.script import parse_script
 from server.engine.scripted import ScriptedEngine
 from server.engine.vllm import VllmEngine
+from server.serving import server_config
 from server.settings import LogSettings, Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
@@ -134,8 +135,7 @@ class LiveGateway:
         self.gateway = self.app.state.gateway
         self.gateway.on_ready = self._ready.set
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-        config = uvicorn.Config(self.app, loop="uvloop", http="httptools", log_level="error", timeout_graceful_shutdown=2)
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(server_config(self.app))
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],), daemon=True)
 
     def start(self) -> LiveGateway:

@@ -68,6 +68,10 @@ class Recorder:
         for speed in record.choice_speeds:
             self._of(catalog.OUTPUT_SPEED, *who).observe(speed)
 
+    def refused(self, tenant: str, model: str, api: str, outcome: str) -> None:
+        """A request has ended without a generation; what is not known of it is empty."""
+        self._of(catalog.REQUESTS, tenant, model, api, outcome).inc()
+
     def exposition(self) -> tuple[bytes, str]:
         """The text of a scrape and its content type; vLLM's own metrics, kept in the process's default registry, come with it."""
         return generate_latest(self.registry) + generate_latest(_VllmOnly()), CONTENT_TYPE_LATEST

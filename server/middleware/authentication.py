@@ -12,6 +12,7 @@ from server.settings import is_loopback
 from server.tenancy.keys import KeyTable
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
+FORWARDING_HEADERS = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 MAX_KEY_BYTES = 512
 
 
@@ -35,18 +36,30 @@ class AuthenticationMiddleware:
     def _is_public(self, scope: Scope) -> bool:
         path = scope["path"]
         if path == "/metrics" and self._metrics_from_loopback:
-            client = scope.get("client")
-            return client is not None and is_loopback(client[0])
+            return _is_from_here(scope)
         return path in PUBLIC_PATHS
 
 
+def _is_from_here(scope: Scope) -> bool:
+    """Whether a request comes from this machine, and not from elsewhere through a proxy on it."""
+    client = scope.get("client")
+    if client is None or not is_loopback(client[0]):
+        return False
+    return not any(name in FORWARDING_HEADERS for name, _ in scope["headers"])
+
+
 def _key(scope: Scope) -> bytes | None:
-    """The key a request came with, None for none or one that can't be ours."""
+    """The key a request came with, None for none, more than one, or one that can't be ours."""
     found: bytes | None = None
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, secret = value.partition(b" ")
-            found = secret.strip() if scheme.lower() == b"bearer" else found
-        elif name == b"x-api-key" and found is None:
-            found = value.strip()
-    return found if found and len(found) <= MAX_KEY_BYTES else None
+            key = secret.strip() if scheme.lower() == b"bearer" else b""
+        elif name == b"x-api-key":
+            key = value.strip()
+        else:
+            continue
+        if key and found is not None and key != found:
+            return None
+        found = key or found
+    return found if found is not None and len(found) <= MAX_KEY_BYTES else None

@@ -1,4 +1,4 @@
-"""The outermost layer: request id, rendering of errors, and one log line a request.
+"""The outermost layer: request id, rendering of errors, one log line a request, and a count of those that came to no generation.
 
 Role: step 1 of a request. Invariant: every response has an `x-request-id`; no exception leaves the application; the log never
 has a key, a prompt or an answer.
@@ -10,6 +10,7 @@ import http
 import logging
 import re
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -23,15 +24,21 @@ from server.record import GenerationRecord
 
 log = structlog.get_logger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
-_QUIET = frozenset({"/health", "/ready", "/metrics"})
+_PROBES = frozenset({"/health", "/ready"})
+_QUIET = _PROBES | {"/metrics"}
+_APIS = {"/v1/chat/completions": "chat"}
 
 
 class EdgeMiddleware:
-    """Gives each request its id, and each failure its response."""
+    """Gives each request its id, and each failure its response.
 
-    def __init__(self, app: ASGIApp, *, clock: Clock) -> None:
+    `on_refused`: called with tenant, model, API and outcome of a request that ends without a generation; "" for the unknown.
+    """
+
+    def __init__(self, app: ASGIApp, *, clock: Clock, on_refused: Callable[[str, str, str, str], None]) -> None:
         self._app = app
         self._clock = clock
+        self._on_refused = on_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,7 +72,16 @@ class EdgeMiddleware:
             if not status:
                 await error_response(state["error"])(scope, receive, send_with_id)
         finally:
+            self._count(scope, state)
             self._log(scope, status, state)
+
+    def _count(self, scope: Scope, state: dict[str, Any]) -> None:
+        """Generations count themselves, and probes are no requests of anybody."""
+        error: GatewayError | None = state.get("error")
+        outcome = state["log"].get("outcome") if error is None else error.outcome
+        if outcome is not None and "record" not in state and scope["path"] not in _PROBES:
+            tenant: str = state["tenant"].name if "tenant" in state else ""
+            self._on_refused(tenant, state.get("model", ""), _APIS.get(scope["path"], ""), outcome)
 
     def _log(self, scope: Scope, status: int, state: dict[str, Any]) -> None:
         """One line: who, what, how it ended. An error is part of it, with its cause where it has one."""

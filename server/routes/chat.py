@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import structlog
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.context import RequestContext
-from server.generation import Job
+from server.generation import Generation, Job
 from server.models import ServedModel
 from server.prompts.base import Conversation
 from server.protocol import chat
@@ -32,27 +33,35 @@ _SAMPLING_FIELDS = (
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, streamed or whole."""
     gateway = gateway_of(request)
-    generator = gateway.generator()
-    body = await request.body()
+    gateway.check_ready()
+    async with gateway.answers.open(request.scope["state"]):
+        body = await request.body()
     wanted = chat.parse(body)
     if gateway.debug and (unknown := unknown_fields(body, chat.FIELDS)):
         log.debug("unknown_fields_ignored", request_id=request.state.request_id, fields=unknown)
     context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
     model = gateway.models.resolve(wanted.model, context.tenant)
-    generation = await generator.prepare(_job(wanted, context, model, request.state.arrived_s))
-    request.state.record = generation.record
-    shape = ChatShape(
-        model.name,
-        generator.clock.unix_s(),
-        generation.record,
-        generator.engine.vocabulary,
-        model.reasoning_fields,
-    )
-    if not wanted.stream:
-        collector = ChatBody(shape, wanted.n or 1)
-        return CollectedAnswer(lambda: collector.collect(generation.outputs))
-    chunks = ChatChunks(shape, include_usage=wanted.include_usage)
-    return EventStream(chunks.frames(generation.outputs()), keepalive_interval_s=gateway.keepalive_interval_s)
+    request.state.model = model.name
+    generator = gateway.generator()
+    job = _job(wanted, context, model, request.state.arrived_s)
+
+    async def begin() -> tuple[Generation, ChatShape]:
+        generation = await generator.prepare(job)
+        request.state.record = record = generation.record
+        shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)
+        return generation, shape
+
+    async def collect() -> bytes:
+        generation, shape = await begin()
+        return await ChatBody(shape, wanted.n or 1).collect(generation.outputs)
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        generation, shape = await begin()
+        return ChatChunks(shape, include_usage=wanted.include_usage).frames(generation.outputs())
+
+    if wanted.stream:
+        return EventStream(frames, gateway.answers, keepalive_interval_s=gateway.keepalive_interval_s)
+    return CollectedAnswer(collect, gateway.answers)
 
 
 def _job(wanted: chat.ChatRequest, context: RequestContext, model: ServedModel, arrived_s: float) -> Job:

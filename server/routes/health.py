@@ -9,13 +9,13 @@ from server.routes.gateway import gateway_of
 router = APIRouter()
 
 
-@router.get("/health")
+@router.api_route("/health", methods=["GET", "HEAD"])
 async def health() -> dict[str, str]:
     """Answers as long as the process does."""
     return {"status": "ok"}
 
 
-@router.get("/ready")
+@router.api_route("/ready", methods=["GET", "HEAD"])
 async def ready(request: Request) -> dict[str, str]:
     """200 when a request can be taken, 503 with the reason when not."""
     gateway_of(request).check_ready()

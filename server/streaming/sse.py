@@ -10,19 +10,21 @@ byte an error is one `error` frame and nothing after it. A client that leaves ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
 
 import orjson
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from server.errors import GatewayError, InternalError
+from server.streaming.answers import OpenAnswers
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
 
+Frames = AsyncGenerator[bytes, None]
 Headers = Mapping[str, str]
 
 
@@ -31,109 +33,103 @@ def error_frame(error: GatewayError) -> bytes:
     return b"data: " + orjson.dumps(error.body()) + b"\n\n"
 
 
-class ClientGoneError(Exception):
-    """The client closed its connection. Not an error: the work is dropped quietly."""
-
-
 async def _watch(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    raise ClientGoneError
+    raise ClientDisconnect
 
 
 @asynccontextmanager
-async def cancelled_when_gone(receive: Receive) -> AsyncGenerator[None, None]:
-    """Run the body until it ends or the client leaves; then the body is cancelled. Errors of the body come out as they are."""
+async def cancelled_when_gone(receive: Receive) -> AsyncGenerator[asyncio.TaskGroup, None]:
+    """Run the body until it ends or the client leaves; then the body is cancelled, and `ClientDisconnect` raised.
+
+    Yields a task group for what the body does beside. Errors of the body come out as they are.
+    """
     try:
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(_watch(receive))
-            yield
+            yield tasks
             watch.cancel()
     except BaseExceptionGroup as group:
-        if errors := [error for error in group.exceptions if not isinstance(error, ClientGoneError)]:
-            raise errors[0] from errors[0].__cause__
+        errors = sorted(group.exceptions, key=lambda error: isinstance(error, ClientDisconnect))
+        raise errors[0] from errors[0].__cause__
 
 
 class EventStream(Response):
     """Sends the frames of a generator as server-sent events.
 
-    `frames`: whole frames as bytes, several may be joined; it is closed whatever happens.
+    `open_frames` does what is to be done before there are any, and returns them: whole frames as bytes, several may be joined.
+    They are closed whatever happens. What it raises is raised before a byte is sent, however long it takes.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
-        frames: AsyncGenerator[bytes, None],
+        open_frames: Callable[[], Awaitable[Frames]],
+        answers: OpenAnswers,
         *,
         keepalive_interval_s: float,
         headers: Headers | None = None,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
-        self._frames = frames
+        self._open_frames = open_frames
+        self._answers = answers
         self._interval_s = keepalive_interval_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with cancelled_when_gone(receive), aclosing(self._frames):
-            writer = _Writer(send, self.status_code, self.raw_headers, self._interval_s)
-            try:
-                async with writer:
-                    async for frame in self._frames:
-                        await writer.write(frame)
-            except Exception as error:
-                if not writer.opened:
-                    raise
-                failure = error if isinstance(error, GatewayError) else InternalError.of(error)
-                await writer.write(error_frame(failure))
-                scope["state"]["error"] = failure
-            await writer.close()
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        writer = _Writer(send, start, self._interval_s)
+        try:
+            async with self._answers.open(scope["state"]), cancelled_when_gone(receive) as tasks:
+                async with aclosing(await self._open_frames()) as frames:
+                    comments = tasks.create_task(writer.fill_silence())
+                    async for frame in frames:
+                        writer.wrote = True
+                        if not writer.opened:
+                            await writer.open()
+                        await send({"type": "http.response.body", "body": frame, "more_body": True})
+                comments.cancel()
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if not writer.opened:
+                raise
+            failure = error if isinstance(error, GatewayError) else InternalError.of(error)
+            scope["state"]["error"] = failure
+            await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _Writer:
-    """Opens the response with its first bytes and fills silences with comments."""
+    """Opens the response once, and fills silences with comments. `wrote`: whether anything went out lately."""
 
-    __slots__ = ("_handle", "_headers", "_interval_s", "_send", "_status", "_task", "_wrote", "opened")
+    __slots__ = ("_interval_s", "_opening", "_send", "_start", "opened", "wrote")
 
-    def __init__(self, send: Send, status: int, headers: list[tuple[bytes, bytes]], interval_s: float) -> None:
+    def __init__(self, send: Send, start: Message, interval_s: float) -> None:
         self._send = send
-        self._status = status
-        self._headers = headers
+        self._start = start
         self._interval_s = interval_s
-        self._wrote = False
-        self._task: asyncio.Task[None] | None = None
-        self._handle: asyncio.TimerHandle | None = None
+        self._opening = asyncio.Lock()
         self.opened = False
+        self.wrote = False
 
-    async def __aenter__(self) -> _Writer:
-        self._arm()
-        return self
+    async def open(self) -> None:
+        """Send the response's head, if it has not been sent; whoever comes second waits for the first."""
+        async with self._opening:
+            if not self.opened:
+                await self._send(self._start)
+                self.opened = True
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _arm(self) -> None:
-        self._handle = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
-
-    def _tick(self) -> None:
+    async def fill_silence(self) -> None:
         """Once an interval: a comment if nothing was written in it. One timer a stream, nothing per chunk."""
-        if not self._wrote and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self.write(COMMENT))
-        self._wrote = False
-        self._arm()
-
-    async def write(self, data: bytes) -> None:
-        self._wrote = True
-        if not self.opened:
-            self.opened = True
-            await self._send({"type": "http.response.start", "status": self._status, "headers": self._headers})
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def close(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        while True:
+            self.wrote = False
+            await asyncio.sleep(self._interval_s)
+            if not self.wrote:
+                await self.open()
+                await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
 
 
 class CollectedAnswer(Response):
@@ -141,13 +137,15 @@ class CollectedAnswer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, collect: Callable[[], Any], *, headers: Headers | None = None) -> None:
+    def __init__(self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers, *, headers: Headers | None = None) -> None:
         super().__init__(headers=dict(headers or {}))
         self._collect = collect
+        self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with cancelled_when_gone(receive):
-            body = await self._collect()
+        async with self._answers.open(scope["state"]):
+            async with cancelled_when_gone(receive):
+                body = await self._collect()
             response = Response(body, media_type=self.media_type)
             response.raw_headers += [
                 header for header in self.raw_headers if header[0] not in (b"content-length", b"content-type")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.conftest import StartGateway
+from server.serving import server_config
+from tests.conftest import KEY, LiveGateway, StartGateway
 
 BODY: dict[str, Any] = {"model": "kimi-k3", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -85,7 +89,7 @@ def test_not_ready_until_the_engine_is_up_and_after_it_died(start_gateway: Start
 
 def test_draining_refuses_new_work(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
-    gateway.gateway.drain()
+    gateway.gateway.draining = True
     response = httpx.post(f"{gateway.url}/v1/chat/completions", json=BODY, headers=gateway.headers)
 
     assert (response.status_code, response.json()["error"]["code"]) == (503, "draining")
@@ -96,6 +100,128 @@ def test_metrics_need_a_key_where_the_setting_says_so(start_gateway: StartGatewa
 
     assert httpx.get(f"{gateway.url}/metrics").status_code == 401
     assert "k3gw_engine_up 1.0" in httpx.get(f"{gateway.url}/metrics", headers=gateway.headers).text
+
+
+@pytest.mark.parametrize("header", ["forwarded", "x-forwarded-for", "x-real-ip", "X-Forwarded-For"])
+@pytest.mark.parametrize("value", ["127.0.0.1", "for=127.0.0.1", "203.0.113.9", ""])
+def test_what_comes_through_a_proxy_on_this_machine_is_not_from_here(
+    start_gateway: StartGateway, header: str, value: str
+) -> None:
+    gateway = start_gateway()
+
+    assert httpx.get(f"{gateway.url}/metrics").status_code == 200
+    assert httpx.get(f"{gateway.url}/metrics", headers={header: value}).status_code == 401
+    assert httpx.get(f"{gateway.url}/metrics", headers={header: value, **gateway.headers}).status_code == 200
+
+
+def test_the_address_of_a_client_is_never_taken_from_a_header(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    config = server_config(start_gateway().app)
+    config.load()
+
+    assert config.loaded_app is config.app, "wrapped by uvicorn"
+    assert config.ws_protocol_class is None
+
+
+KEYS = {
+    "an empty bearer before": ([("authorization", "Bearer "), ("x-api-key", KEY)], 200),
+    "an empty bearer behind": ([("x-api-key", KEY), ("authorization", "Bearer ")], 200),
+    "another scheme": ([("authorization", "Basic eA=="), ("x-api-key", KEY)], 200),
+    "an empty api key": ([("x-api-key", ""), ("authorization", f"Bearer {KEY}")], 200),
+    "the same twice": ([("authorization", f"Bearer {KEY}"), ("x-api-key", KEY)], 200),
+    "two of which one is wrong": ([("authorization", f"Bearer {KEY}"), ("x-api-key", "k" * 20)], 401),
+    "two of which the other is wrong": ([("x-api-key", KEY), ("authorization", "Bearer " + "k" * 20)], 401),
+    "none": ([("authorization", "Bearer "), ("x-api-key", " ")], 401),
+}
+
+
+@pytest.mark.parametrize(("headers", "status"), KEYS.values(), ids=KEYS.keys())
+def test_which_key_counts(start_gateway: StartGateway, headers: list[tuple[str, str]], status: int) -> None:
+    connection = HTTPConnection(start_gateway().url.removeprefix("http://"), timeout=20)  # httpx sends no empty ones
+    connection.putrequest("GET", "/v1/models")
+    for name, value in headers:
+        connection.putheader(name, value)
+    connection.endheaders()
+    with closing(connection):
+        assert connection.getresponse().status == status
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+@pytest.mark.parametrize("draining", [False, True])
+def test_head_answers_as_get_without_the_body(start_gateway: StartGateway, path: str, draining: bool) -> None:
+    gateway = start_gateway()
+    gateway.gateway.draining = draining
+    get, head = (httpx.request(method, gateway.url + path) for method in ("GET", "HEAD"))
+
+    assert head.status_code == get.status_code == (503 if draining and path == "/ready" else 200)
+    assert head.content == b""
+    for name in ("content-type", "content-length", "retry-after"):
+        assert head.headers.get(name) == get.headers.get(name)
+
+
+class Refused:
+    """Asks for what is refused, and reads how it was counted."""
+
+    def __init__(self, gateway: LiveGateway) -> None:
+        self._gateway = gateway
+
+    def post(self, *, key: str = KEY, **fields: Any) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.post(f"{self._gateway.url}/v1/chat/completions", json={**BODY, **fields}, headers=headers).status_code
+
+    @property
+    def counted(self) -> set[tuple[str, str, str, str, float]]:
+        text = httpx.get(f"{self._gateway.url}/metrics").text
+        names = ("api", "tenant", "model", "outcome")
+        return {
+            (*(sample.labels[name] for name in names), sample.value)  # type: ignore[misc]
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == "k3gw_requests_total"
+        }
+
+
+def test_what_is_refused_is_counted(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(context_length=200, http={"max_body_bytes": 2000})
+    refused = Refused(gateway)
+
+    assert refused.post(key="wrong") == 401
+    assert refused.counted == {("chat", "", "", "unauthenticated", 1.0)}
+    assert refused.post(temperature="hot") == 400
+    assert refused.post(user="u" * 3000) == 413
+    assert refused.post(model="nope") == 404
+    assert refused.counted == {("chat", "", "", "unauthenticated", 1.0), ("chat", "default", "", "invalid", 3.0)}
+    for stream in (False, True):
+        assert refused.post(messages=[{"role": "user", "content": "x" * 500}], stream=stream) == 400
+    assert httpx.get(f"{gateway.url}/nothing", headers=gateway.headers).status_code == 404
+    assert httpx.delete(f"{gateway.url}/v1/models", headers=gateway.headers).status_code == 405
+    assert ("chat", "default", "kimi-k3", "invalid", 2.0) in refused.counted
+    assert ("", "default", "", "invalid", 2.0) in refused.counted
+    gateway.gateway.draining = True
+    assert refused.post() == 503
+    assert httpx.get(f"{gateway.url}/ready").status_code == 503
+    assert ("chat", "default", "", "rejected", 1.0) in refused.counted
+    assert sum(count[-1] for count in refused.counted) == 9, "a probe is no request"
+
+
+def test_a_fault_before_the_generation_is_counted(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    gateway.gateway.generator().prepare = None  # type: ignore[assignment, method-assign]
+    refused = Refused(gateway)
+
+    assert refused.post() == 500
+    assert refused.counted == {("chat", "default", "kimi-k3", "error", 1.0)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reply", [["error"], [{"text": "x"}, "error"], [{"text": "x"}, "stop"]])
+def test_what_came_to_a_generation_is_counted_once(start_gateway: StartGateway, reply: list[Any], stream: bool) -> None:
+    refused = Refused(start_gateway([{"reply": reply}]))
+    refused.post(stream=stream)
+
+    assert refused.counted == {("chat", "default", "kimi-k3", "error" if "error" in reply else "finished", 1.0)}
 
 
 def test_an_open_gateway_needs_no_key(start_gateway: StartGateway) -> None:

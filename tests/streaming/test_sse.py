@@ -7,8 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
-from server.errors import EngineError, InvalidRequestError
+from server.errors import DrainingError, EngineError, InvalidRequestError
+from server.record import GenerationRecord
+from server.streaming.answers import OpenAnswers
 from server.streaming.sse import CollectedAnswer, EventStream
 
 Frames = AsyncGenerator[bytes, None]
@@ -41,8 +44,11 @@ async def call(response: EventStream | CollectedAnswer, client: Client) -> dict[
     return scope
 
 
-def stream(frames: Frames, interval_s: float = 60.0) -> EventStream:
-    return EventStream(frames, keepalive_interval_s=interval_s)
+def stream(frames: Frames, interval_s: float = 60.0, answers: OpenAnswers | None = None) -> EventStream:
+    async def open_frames() -> Frames:
+        return frames
+
+    return EventStream(open_frames, answers or OpenAnswers(), keepalive_interval_s=interval_s)
 
 
 async def test_frames_go_out_as_they_come_and_the_stream_is_closed() -> None:
@@ -128,7 +134,8 @@ async def _leave(make: Callable[[Callable[[], Awaitable[None]]], EventStream | C
     task = asyncio.ensure_future(call(make(work), client))
     await begun.wait()
     client.gone.set()
-    await task
+    with pytest.raises(ClientDisconnect):
+        await task
     return client, noticed
 
 
@@ -172,7 +179,7 @@ async def test_a_client_that_leaves_a_whole_answer_cancels_the_work() -> None:
             await work()
             return b""
 
-        return CollectedAnswer(collect)
+        return CollectedAnswer(collect, OpenAnswers())
 
     client, noticed = await _leave(make)
 
@@ -185,7 +192,7 @@ async def test_a_whole_answer_is_one_json_body() -> None:
         return b'{"a":1}'
 
     client = Client()
-    await call(CollectedAnswer(collect), client)
+    await call(CollectedAnswer(collect, OpenAnswers()), client)
 
     headers = dict(client.sent[0]["headers"])
     assert (headers[b"content-type"], headers[b"content-length"], client.body) == (b"application/json", b"7", b'{"a":1}')
@@ -196,4 +203,136 @@ async def test_errors_of_a_whole_answer_come_out_as_they_are() -> None:
         raise EngineError("the engine failed")
 
     with pytest.raises(EngineError, match="the engine failed"):
-        await call(CollectedAnswer(collect), Client())
+        await call(CollectedAnswer(collect, OpenAnswers()), Client())
+
+
+async def test_a_client_that_leaves_before_there_are_frames_cancels_the_work() -> None:
+    def make(work: Callable[[], Awaitable[None]]) -> EventStream:
+        async def open_frames() -> Frames:
+            await work()
+            raise AssertionError
+
+        return EventStream(open_frames, OpenAnswers(), keepalive_interval_s=60.0)
+
+    client, noticed = await _leave(make)
+
+    assert noticed == ["cancelled"]
+    assert client.sent == []
+
+
+async def test_an_error_before_there_are_frames_has_its_status_however_late_it_comes() -> None:
+    async def open_frames() -> Frames:
+        await asyncio.sleep(0.02)
+        raise InvalidRequestError("no")
+
+    client = Client()
+    with pytest.raises(InvalidRequestError):
+        await call(EventStream(open_frames, OpenAnswers(), keepalive_interval_s=0.001), client)
+
+    assert client.sent == []
+
+
+async def test_a_frame_waits_for_a_comment_that_is_opening_the_stream() -> None:
+    speak, read = asyncio.Event(), asyncio.Event()
+
+    class Slow(Client):
+        async def send(self, message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.got.set()
+                await read.wait()
+            self.sent.append(message)
+
+    async def frames() -> Frames:
+        await speak.wait()
+        yield b"data: 1\n\n"
+
+    client = Slow()
+    task = asyncio.ensure_future(call(stream(frames(), interval_s=0.001), client))
+    await client.got.wait()
+    speak.set()
+    await asyncio.sleep(0)
+    read.set()
+    await task
+
+    assert [message["type"] for message in client.sent].index("http.response.start") == 0
+    assert [message["type"] for message in client.sent].count("http.response.start") == 1
+    assert client.body.count(b"data: 1\n\n") == 1
+
+
+async def _end(begun: asyncio.Event, answers: OpenAnswers, response: EventStream | CollectedAnswer, client: Client) -> Any:
+    """Runs a response whose work never ends, and ends all answers; returns the response's record."""
+    record = GenerationRecord("r1", "acme", "kimi-k3", 0.0)
+    scope: dict[str, Any] = {"type": "http", "state": {"record": record}}
+    task = asyncio.ensure_future(response(scope, client.receive, client.send))
+    await begun.wait()
+    answers.end_all(DrainingError("the end"))
+    try:
+        await task
+    finally:
+        assert record.outcome == "rejected"
+    return scope
+
+
+async def test_a_stream_that_is_ended_from_outside_says_why() -> None:
+    begun, answers, closed = asyncio.Event(), OpenAnswers(), []
+
+    async def frames() -> Frames:
+        try:
+            yield b"data: 1\n\n"
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    client = Client()
+    scope = await _end(begun, answers, stream(frames(), answers=answers), client)
+
+    assert closed == [True]
+    assert client.body.startswith(b'data: 1\n\ndata: {"error":{"message":"the end"')
+    assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    assert scope["state"]["error"].code == "draining"
+    await answers.wait_none_left()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_is_ended_before_its_first_byte_raises_the_reason(streamed: bool) -> None:
+    begun, answers, client = asyncio.Event(), OpenAnswers(), Client()
+
+    async def hang() -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    response = EventStream(hang, answers, keepalive_interval_s=60.0) if streamed else CollectedAnswer(hang, answers)
+    with pytest.raises(DrainingError, match="the end"):
+        await _end(begun, answers, response, client)
+
+    assert client.sent == []
+    await answers.wait_none_left()
+
+
+async def test_what_comes_after_the_end_is_refused() -> None:
+    answers = OpenAnswers()
+    answers.end_all(DrainingError("the end"))
+
+    async def frames() -> Frames:
+        yield b"data: 1\n\n"
+
+    with pytest.raises(DrainingError):
+        await call(stream(frames(), answers=answers), Client())
+    await answers.wait_none_left()
+
+
+async def test_a_task_that_is_cancelled_by_somebody_else_stays_cancelled() -> None:
+    begun, answers = asyncio.Event(), OpenAnswers()
+
+    async def frames() -> Frames:
+        begun.set()
+        await asyncio.Event().wait()
+        yield b""
+
+    task = asyncio.ensure_future(call(stream(frames(), answers=answers), Client()))
+    await begun.wait()
+    task.cancel()
+    answers.end_all(DrainingError("the end"))
+    with pytest.raises(asyncio.CancelledError):
+        await task

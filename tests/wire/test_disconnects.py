@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,14 +19,16 @@ Start = Callable[..., Any]
 HELD = {"before the first token": ["hang"], "in the middle": [{"text": "Hello"}, "hang"]}
 
 
-def leave(url: str, headers: dict[str, str], body: dict[str, Any], when: Callable[[socket.socket], Any]) -> None:
-    """Ask, wait for `when`, and close the connection."""
+def leave(
+    url: str, headers: dict[str, str], body: dict[str, Any], when: Callable[[socket.socket], Any], ahead: bytes = b""
+) -> None:
+    """Ask, send what is `ahead` of the answer, wait for `when`, and close the connection."""
     address = urlsplit(url)
     content = json.dumps(body).encode()
     lines = ["POST /v1/chat/completions HTTP/1.1", f"host: {address.netloc}", f"content-length: {len(content)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + content + ahead)
         when(connection)
 
 
@@ -74,6 +78,96 @@ def test_a_client_that_stops_reading_holds_nobody_up(
 
     leave(gateway.url, gateway.headers, target.body("forever", stream=True), asleep)
     until(lambda: 0 == gateway.engine.num_unfinished, 5)
+
+
+AHEAD = {
+    "a request": b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n",
+    "part of one": b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: ",
+    "a long one": b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n" + b"x" * 300_000,
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reply", HELD.values(), ids=HELD.keys())
+@pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD.keys())
+def test_a_client_that_has_sent_more_is_missed_too(
+    http: httpx.Client, start_gateway: Start, scripted: Target, until: Any, reply: list[Any], stream: bool, ahead: bytes
+) -> None:
+    gateway = start_gateway([{"reply": reply}])
+
+    def held(connection: socket.socket) -> None:
+        until(lambda: 1 == gateway.engine.num_unfinished)
+
+    leave(gateway.url, gateway.headers, scripted.body("x", stream=stream), held, ahead)
+    until(lambda: 0 == gateway.engine.num_unfinished, 5)
+    recorded = http.get(f"{gateway.url}/debug/engine", headers=gateway.headers).json()
+    assert ["closed"] == [request["end"] for request in recorded["requests"]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_is_missed_while_its_prompt_is_rendered(
+    http: httpx.Client, start_gateway: Start, scripted: Target, until: Any, stream: bool
+) -> None:
+    gateway = start_gateway()
+    generator = gateway.gateway.generator()
+    rendering: list[str] = []
+
+    async def prepare(job: Any) -> Any:
+        rendering.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            rendering.append("over")
+
+    generator.prepare = prepare
+    leave(gateway.url, gateway.headers, scripted.body("x", stream=stream), lambda _: until(lambda: rendering))
+    until(lambda: ["begun", "over"] == rendering, 5)
+    target = type(scripted)(f"{gateway.url}/v1", scripted.key)
+    until(lambda: 1 == gauge(http, target, "k3gw_requests_total", 'outcome="cancelled"'), 5)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_rendering_has_its_status(http: httpx.Client, start_gateway: Start, scripted: Target, stream: bool) -> None:
+    gateway = start_gateway(context_length=20, http={"keepalive_interval_s": 0.01})
+    url = f"{gateway.url}/v1/chat/completions"
+    response = http.post(url, json=scripted.body("x", stream=stream), headers=gateway.headers)
+    assert (400, "context_length_exceeded") == (response.status_code, response.json()["error"]["code"])
+
+
+def test_a_client_that_stops_reading_for_too_long_is_dropped(
+    http: httpx.Client, start_gateway: Start, scripted: Target, until: Any
+) -> None:
+    endless = {"reply": [{"repeat": {"times": 10_000_000, "of": [{"text": "lorem "}]}}], "tokens_per_step": 6}
+    gateway = start_gateway([endless], http={"write_timeout_s": 0.3})
+
+    def asleep(connection: socket.socket) -> None:
+        until(lambda: 1 == gateway.engine.num_unfinished)
+        until(lambda: 0 == gateway.engine.num_unfinished, 10)
+
+    leave(gateway.url, gateway.headers, scripted.body("x", stream=True), asleep)
+    target = type(scripted)(f"{gateway.url}/v1", scripted.key)
+    until(lambda: 1 == gauge(http, target, "k3gw_requests_total", 'outcome="cancelled"'), 5)
+
+
+def test_a_client_that_reads_slowly_is_not_dropped(start_gateway: Start, scripted: Target, until: Any) -> None:
+    """It takes longer than the timeout, but never stops."""
+    long = {"reply": [{"repeat": {"times": 4000, "of": [{"text": "lorem ipsum "}]}}, "stop"], "tokens_per_step": 6}
+    gateway = start_gateway([long], http={"write_timeout_s": 0.3})
+    received = b""
+
+    def read(connection: socket.socket) -> None:
+        nonlocal received
+        paused_s = 0.0
+        while data := connection.recv(16384):
+            received += data
+            if paused_s < 1:
+                time.sleep(0.02)
+                paused_s += 0.02
+            if received.endswith(b"0\r\n\r\n"):
+                break
+
+    leave(gateway.url, gateway.headers, scripted.body("x", stream=True), read)
+    assert b"data: [DONE]" in received[-100:]
 
 
 @pytest.mark.vllm

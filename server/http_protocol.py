@@ -1,0 +1,154 @@
+"""uvicorn's HTTP/1.1 protocol with bounds on what a client may do before, beside and after its request.
+
+Role: below the application, where nobody is known yet. Invariants: the head of a request is bounded before it is complete;
+reading goes on while an answer is under way, so that a client that leaves is noticed; a client that stops reading loses its
+connection, and its request with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from server.errors import GatewayError, HeadersTooLargeError, InvalidRequestError
+from server.gateway import Gateway
+from server.middleware.errors import error_response
+
+MAX_HEAD_BYTES = 64 * 1024
+LINGER_S = 1.0
+log = structlog.get_logger(__name__)
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection.
+
+    `_num_head_bytes`: URL, headers and trailers of the message so far. `_num_idle_bytes`: received since the parser last had
+    something to hand on, which is what it keeps of a line that does not end. `_deaf`: whatever else comes is dropped.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        app: Any = config.app
+        self._gateway: Gateway = app.state.gateway
+        self._write_timeout_s = self._gateway.settings.http.write_timeout_s
+        self._num_head_bytes = 0
+        self._num_idle_bytes = 0
+        self._deaf = False
+        self._num_unread_bytes = 0
+        self._patience: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._num_idle_bytes += len(data)
+        super().data_received(data)
+        if self._num_idle_bytes > MAX_HEAD_BYTES and not self._deaf:
+            self._refuse(_too_large())
+
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Sent before the answer to its predecessor. uvicorn would stop reading until that is whole, and not notice a client
+            # that leaves. HTTP allows to close instead; clients send such a request again.
+            self.cycle.keep_alive = False
+            self._deaf = True
+        else:
+            self._num_head_bytes = 0
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._deaf:
+            super().on_url(url)
+            self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._deaf:
+            self._count(len(name) + len(value) + 4)
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._num_idle_bytes = 0
+        if not self._deaf:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._num_idle_bytes = 0
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_idle_bytes = 0
+        if not self._deaf:
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._deaf:
+            self._refuse(_too_large() if self._num_head_bytes > MAX_HEAD_BYTES else InvalidRequestError("this is not HTTP/1.1"))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._num_unread_bytes = self.transport.get_write_buffer_size()
+        self._patience = self.loop.call_later(self._write_timeout_s, self._lose_patience)
+
+    def resume_writing(self) -> None:
+        self._stop_waiting()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_head_bytes += num_bytes
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise _too_large()  # stops the parser; `send_400_response` is called for it
+
+    def _lose_patience(self) -> None:
+        """Drop a client that has read nothing for the whole timeout."""
+        num_unread_bytes = self.transport.get_write_buffer_size()
+        if num_unread_bytes < self._num_unread_bytes:
+            self._num_unread_bytes = num_unread_bytes
+            self._patience = self.loop.call_later(self._write_timeout_s, self._lose_patience)
+        else:
+            log.info("reader_stuck", seconds=self._write_timeout_s)
+            self.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Answer what is no request, where no answer has begun, and close."""
+        self._deaf = True
+        if self.cycle is not None and not self.cycle.response_complete:  # its body is broken
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+        response = error_response(error)
+        request_id = uuid.uuid4().hex
+        headers = [*response.raw_headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
+        head = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self.transport.write(STATUS_LINE[error.status] + head + b"\r\n" + bytes(response.body))
+        self._gateway.recorder.refused("", "", "", error.outcome)
+        log.info("refused", request_id=request_id, status=error.status, error=error.message)
+        # Closing at once, with more on its way to us, would reset the connection and take the answer along.
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+
+def _too_large() -> HeadersTooLargeError:
+    return HeadersTooLargeError(f"URL and headers have more than {MAX_HEAD_BYTES} bytes; send less")

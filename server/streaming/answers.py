@@ -1,0 +1,86 @@
+"""The answers that a gateway has under way: how many there are, and the means to end them all.
+
+Role: beside step 8 of a request. A gateway that is to stop waits for these, and ends with an error what does not end in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+from server.errors import GatewayError
+
+
+class OpenAnswers:
+    """Every answer under way, of one gateway."""
+
+    def __init__(self) -> None:
+        self._open: set[OpenAnswer] = set()
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+        self._error: GatewayError | None = None
+
+    def open(self, state: dict[str, Any]) -> OpenAnswer:
+        """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` was given."""
+        return OpenAnswer(self, state)
+
+    def end_all(self, error: GatewayError) -> None:
+        """Cancel all blocks, and those that would begin from now on; they raise `error`."""
+        self._error = error
+        for answer in self._open:
+            answer.end(error)
+
+    async def wait_none_left(self) -> None:
+        """Return when nothing is under way."""
+        while self._open:
+            await self._none_left.wait()
+
+    def enter(self, answer: OpenAnswer) -> None:
+        """Count `answer`, unless all have been ended."""
+        if self._error is not None:
+            raise self._error
+        self._open.add(answer)
+        self._none_left.clear()
+
+    def leave(self, answer: OpenAnswer) -> None:
+        """Count it no more."""
+        self._open.discard(answer)
+        if not self._open:
+            self._none_left.set()
+
+
+class OpenAnswer:
+    """One block of work on an answer, which can be cancelled with an error from outside, as `asyncio.timeout` does it."""
+
+    __slots__ = ("_answers", "_error", "_num_cancelling", "_state", "_task")
+
+    def __init__(self, answers: OpenAnswers, state: dict[str, Any]) -> None:
+        self._answers = answers
+        self._state = state
+        self._error: GatewayError | None = None
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._num_cancelling = task.cancelling()
+        self._answers.enter(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._answers.leave(self)
+        if self._error is None:
+            return
+        is_ours = self._task.uncancel() <= self._num_cancelling
+        if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise self._error.with_traceback(None) from None
+
+    def end(self, error: GatewayError) -> None:
+        """Cancel the block; it raises `error`, whose outcome is that of the request."""
+        if self._error is None:
+            self._error = error
+            if (record := self._state.get("record")) is not None:
+                record.outcome = error.outcome  # what is cancelled can't know why
+            self._task.cancel()

@@ -1,0 +1,143 @@
+"""Connections that are spoken on by hand: heads without end, requests sent ahead of their turn, and what is no HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from server.http_protocol import MAX_HEAD_BYTES
+from tests.conftest import LiveGateway, StartGateway
+
+TOO_MUCH = b"a" * (2 * MAX_HEAD_BYTES)
+HEADS = {
+    "a long header": b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: " + TOO_MUCH + b"\r\n\r\n",
+    "a header without end": b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: " + TOO_MUCH,
+    "a name without end": b"GET /health HTTP/1.1\r\nhost: x\r\nx-a" + TOO_MUCH,
+    "many headers": b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-a: b\r\n" * (MAX_HEAD_BYTES // 8) + b"\r\n",
+    "headers without end": b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-a: b\r\n" * (MAX_HEAD_BYTES // 8),
+    "a long address": b"GET /health?" + TOO_MUCH + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    "an address without end": b"GET /health?" + TOO_MUCH,
+}
+
+
+def connect(gateway: LiveGateway) -> socket.socket:
+    host, port = gateway.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """Everything until the gateway closes the connection."""
+    received = b""
+    while data := connection.recv(65536):
+        received += data
+    return received
+
+
+def request(gateway: LiveGateway, method: str, path: str, body: Any = None) -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {len(content)}"]
+    lines += [f"{name}: {value}" for name, value in gateway.headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+@pytest.mark.parametrize("pieces", [1, 50])
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+def test_a_head_that_is_too_large_is_431_and_the_end(start_gateway: StartGateway, head: bytes, pieces: int) -> None:
+    gateway = start_gateway()
+    with connect(gateway) as connection:
+        size = len(head) // pieces + 1
+        for start in range(0, len(head), size):
+            connection.sendall(head[start : start + size])
+        top, _, body = rest_of(connection).partition(b"\r\n\r\n")
+
+    assert top.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert {b"connection: close", b"content-type: application/json"} <= set(top.lower().split(b"\r\n"))
+    assert b"\r\nx-request-id: " in top
+    assert json.loads(body)["error"]["code"] == "headers_too_large"
+    metrics = httpx.get(f"{gateway.url}/metrics").text
+    assert 'k3gw_requests_total{api="",model="",outcome="invalid",tenant=""} 1.0' in metrics
+
+
+def test_a_large_head_within_the_bound_is_served(start_gateway: StartGateway) -> None:
+    headers = {f"x-{number}": "a" * 6000 for number in range(10)}
+
+    with httpx.Client(base_url=start_gateway().url, headers=headers) as client:
+        assert [client.get("/health").status_code for _ in range(3)] == [200] * 3, "counted over requests"
+
+
+def test_a_body_does_not_count(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    body = {"model": "kimi-k3", "messages": [{"role": "user", "content": "x" * 10 * MAX_HEAD_BYTES}]}
+    content = json.dumps(body).encode()
+    pieces = [content[start : start + 1000] for start in range(0, len(content), 1000)]
+
+    for sent in (content, iter(pieces)):
+        response = httpx.post(f"{gateway.url}/v1/chat/completions", content=sent, headers=gateway.headers)
+        assert response.status_code == 200
+
+
+def test_trailers_count_too(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    for trailers in (b"x-a: " + TOO_MUCH, b"x-a: b\r\n" * (MAX_HEAD_BYTES // 8)):
+        with connect(gateway) as connection:
+            connection.sendall(head + b"1\r\n{\r\n0\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
+            connection.sendall(trailers)
+            assert rest_of(connection).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\na b: c\r\n\r\n"]
+)
+def test_what_is_no_http_is_a_400_in_the_apis_shape(start_gateway: StartGateway, garbage: bytes) -> None:
+    with connect(start_gateway()) as connection:
+        connection.sendall(garbage)
+        top, _, body = rest_of(connection).partition(b"\r\n\r\n")
+
+    assert top.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+def test_a_broken_body_ends_its_request(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    head = request(gateway, "POST", "/v1/chat/completions").replace(b"content-length: 0", b"transfer-encoding: chunked")
+    with connect(gateway) as connection:
+        connection.sendall(head + b"1\r\n{\r\nnot a length\r\n")
+        received = rest_of(connection)
+
+    assert received.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_sent_ahead_is_not_answered_and_its_predecessor_is(start_gateway: StartGateway, stream: bool) -> None:
+    text = [{"text": "Hello"}, {"wait_ms": 50}, {"text": "!"}, {"control": ["</response>", "</message>"]}, "stop"]
+    gateway = start_gateway([{"reply": text}])
+    body = {
+        "model": "kimi-k3",
+        "messages": [{"role": "user", "content": "x"}],
+        "thinking": {"type": "disabled"},
+        "stream": stream,
+    }
+    with connect(gateway) as connection:
+        ahead = request(gateway, "GET", "/health") + request(gateway, "POST", "/x", "x" * 200_000)
+        connection.sendall(request(gateway, "POST", "/v1/chat/completions", body) + ahead)
+        received = rest_of(connection)
+
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n" if stream else b"}}")
+    assert b'"content":"Hello!"' in received or stream
+
+
+def test_requests_one_after_the_other_share_a_connection(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    with connect(gateway) as connection:
+        for _ in range(3):
+            connection.sendall(request(gateway, "GET", "/health") + b"\r\n")  # old clients end a request like that
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")

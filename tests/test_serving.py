@@ -1,0 +1,181 @@
+"""A gateway as a process: what it does from the signal that stops it to its exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import KEY
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADERS = {"authorization": f"Bearer {KEY}"}
+END = [{"control": ["</response>", "</message>"]}, "stop"]
+
+
+class Process:
+    """`k3-gateway serve` with the scripted engine, and what it says."""
+
+    def __init__(self, folder: Path, reply: list[Any], drain_timeout_s: int) -> None:
+        script = folder / "script.yaml"
+        script.write_text(json.dumps([{"reply": reply}]), encoding="utf-8")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "server", "serve", "--engine", "scripted", "--script", str(script), "--port", "0"],
+            cwd=ROOT,
+            env={**os.environ, "K3GW_TENANCY__KEY": KEY, "K3GW_HTTP__DRAIN_TIMEOUT_S": str(drain_timeout_s)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self._ready.wait(60), self.log
+        self.url = re.findall(r"base URL\s+(\S+)/v1", self.log)[0]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if "base URL" in line:
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def log(self) -> str:
+        return "".join(self.lines)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """The exit code."""
+        code = self.process.wait(20)
+        self._reader.join(20)
+        return code
+
+    def status_once_stopping(self, path: str) -> httpx.Response:
+        """The answer once it is no more the usual one, on new connections."""
+        end_s = time.monotonic() + 10
+        while (response := httpx.get(self.url + path)).status_code == 200:
+            assert time.monotonic() < end_s
+        return response
+
+
+Serve = Callable[[list[Any], int], Process]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    started: list[Process] = []
+
+    def serve(reply: list[Any], drain_timeout_s: int) -> Process:
+        started.append(Process(tmp_path, reply, drain_timeout_s))
+        return started[-1]
+
+    yield serve
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+        assert one.process.stderr is not None
+        one._reader.join(20)
+        one.process.stderr.close()
+
+
+def post(gateway: Process, **fields: Any) -> httpx.Response:
+    body = {"model": "kimi-k3", "messages": [{"role": "user", "content": "x"}], "thinking": {"type": "disabled"}, **fields}
+    return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=HEADERS, timeout=30)
+
+
+class Asked:
+    """A request in a thread of its own, and its answer."""
+
+    def __init__(self, gateway: Process, num_said: int, **fields: Any) -> None:
+        num_before = self._num_running(gateway, num_said)
+        self._thread = threading.Thread(target=self._ask, args=(gateway,), kwargs=fields)
+        self._thread.start()
+        end_s = time.monotonic() + 20
+        while self._num_running(gateway, num_said) < num_before + fields.get("n", 1):
+            assert time.monotonic() < end_s
+
+    def _ask(self, gateway: Process, **fields: Any) -> None:
+        self._response = post(gateway, **fields)
+
+    def _num_running(self, gateway: Process, num_said: int) -> int:
+        recorded = httpx.get(f"{gateway.url}/debug/engine", headers=HEADERS).json()["requests"]
+        return sum(request["num_generated_tokens"] >= num_said for request in recorded)
+
+    def answer(self) -> httpx.Response:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self._response
+
+
+def test_a_draining_gateway_finishes_what_it_has_and_sends_others_away(serve: Serve) -> None:
+    gateway = serve([{"text": "Hello"}, {"wait_ms": 1500}, {"text": "!"}, *END], 30)
+    streamed, whole = Asked(gateway, 5, stream=True), Asked(gateway, 5)
+    gateway.stop()
+    ready, health, refused = gateway.status_once_stopping("/ready"), httpx.get(f"{gateway.url}/health"), post(gateway)
+
+    assert (health.status_code, ready.status_code, refused.status_code) == (200, 503, 503)
+    assert ready.json()["error"]["code"] == refused.json()["error"]["code"] == "draining"
+    assert min(int(response.headers["retry-after"]) for response in (ready, refused)) > 0
+    assert streamed.answer().text.endswith("data: [DONE]\n\n")
+    assert whole.answer().json()["choices"][0]["message"]["content"] == "Hello!"
+    assert gateway.wait() == 0, gateway.log
+    assert gateway.log.count("outcome=finished") == 2
+    assert "Traceback" not in gateway.log
+
+
+@pytest.mark.parametrize("drain_timeout_s", [0, 1])
+def test_what_does_not_finish_ends_with_an_error(serve: Serve, drain_timeout_s: int) -> None:
+    gateway = serve([{"text": "Hello"}, "hang"], drain_timeout_s)
+    streamed, whole, many = Asked(gateway, 5, stream=True), Asked(gateway, 5), Asked(gateway, 5, stream=True, n=3)
+    gateway.stop()
+
+    for answer in (streamed.answer(), many.answer()):
+        assert answer.status_code == 200
+        *chunks, last, end = answer.text.split("\n\n")
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"
+        assert end == ""
+        assert all('"choices"' in chunk for chunk in chunks)
+    refused = whole.answer()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert int(refused.headers["retry-after"]) > 0
+    assert gateway.wait() == 0, gateway.log
+    assert gateway.log.count("outcome=rejected") == 3
+    assert "outcome=cancelled" not in gateway.log
+    assert "Traceback" not in gateway.log
+
+
+def test_a_second_signal_ends_at_once(serve: Serve) -> None:
+    gateway = serve(["hang"], 600)
+    asked = Asked(gateway, 0)
+    gateway.stop()
+    gateway.status_once_stopping("/ready")
+    begun_s = time.monotonic()
+    gateway.stop()
+
+    assert gateway.wait() == 0, gateway.log
+    assert time.monotonic() - begun_s < 10
+    assert asked.answer().status_code == 503
+    assert "Traceback" not in gateway.log
+
+
+def test_an_idle_gateway_ends_at_once(serve: Serve) -> None:
+    gateway = serve([], 600)
+    with httpx.Client() as client:  # and a connection that stays open
+        assert client.get(f"{gateway.url}/ready").status_code == 200
+        gateway.stop()
+        assert gateway.wait() == 0, gateway.log
