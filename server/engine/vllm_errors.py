@@ -13,6 +13,7 @@ from http import HTTPStatus
 from server.errors import EngineDeadError, EngineError, GatewayError, InvalidRequestError, OverloadedError
 
 _RETRY_AFTER_S = 1
+_MAX_MESSAGE_CHARS = 500  # they may repeat what the client sent
 _RAW_REFUSALS = (ValueError, TypeError, OverflowError, NotImplementedError)
 
 
@@ -31,13 +32,14 @@ def translate(error: BaseException, *, accepted: bool = False) -> GatewayError:
     if isinstance(error, VLLMClientError):
         # `str` of these repeats parameter and value, which may be long and is told apart.
         message = str(error.args[0]) if error.args else str(error)
-        return InvalidRequestError(message, param=getattr(error, "parameter", None))
+        return InvalidRequestError(message[:_MAX_MESSAGE_CHARS], param=getattr(error, "parameter", None))
     if isinstance(error, RetryableRequestError):
         return OverloadedError(str(error), retry_after_s=_RETRY_AFTER_S)
     if isinstance(error, GracefulHTTPError) and error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
         return OverloadedError(error.message, retry_after_s=_RETRY_AFTER_S)
     if not accepted and (isinstance(error, _RAW_REFUSALS) or _is_template_error(error)):
-        return InvalidRequestError(str(error) or f"the engine refuses the request: {type(error).__name__}")
+        message = str(error) or f"the engine refuses the request: {type(error).__name__}"
+        return InvalidRequestError(message[:_MAX_MESSAGE_CHARS])
     return EngineError("the engine failed on this request")
 
 

@@ -34,7 +34,8 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     if not body.strip():
         raise InvalidRequestError("the request has no body; send a JSON object with `Content-Type: application/json`")
     for piece, most in _LIMITS.items():
-        if body.count(piece) > most:
+        # One byte is counted three times as fast as two, and there are seldom more of it.
+        if body.count(piece[-1:]) > most and body.count(piece) > most:
             raise InvalidRequestError(f"the body has more than {most} times `{piece.decode()}`; send fewer values")
     try:
         return decoder.decode(body)

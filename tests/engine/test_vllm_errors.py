@@ -64,6 +64,11 @@ def test_only_a_request_without_output_can_be_refused_by_a_bare_error(vllm: Any,
     assert "ours" not in translate(error, accepted=True).message
 
 
+def test_a_refusal_does_not_repeat_what_is_long(vllm: Any) -> None:
+    for error in (ValueError("a" * 10_000), vllm.VLLMValidationError("a" * 10_000)):
+        assert 500 == len(translate(error).message)
+
+
 def test_a_clients_mistake_stays_one_after_the_first_output(vllm: Any) -> None:
     assert InvalidRequestError is type(translate(vllm.VLLMValidationError("too long"), accepted=True))
 
