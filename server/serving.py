@@ -73,7 +73,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         http=HttpProtocol,
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # its warnings are of what clients send: anybody could fill the log with them
         access_log=False,
         server_header=False,
         proxy_headers=False,  # uvicorn would take the client's address from a header, and whom to believe from the environment

@@ -173,6 +173,19 @@ def test_a_second_signal_ends_at_once(serve: Serve) -> None:
     assert "Traceback" not in gateway.log
 
 
+def test_what_a_client_does_wrong_warns_nobody(serve: Serve) -> None:
+    """Anybody could fill the log with it."""
+    gateway = serve([], 600)
+    upgrade = {"connection": "upgrade", "upgrade": "websocket"}
+    assert httpx.get(f"{gateway.url}/health", headers=upgrade).status_code == 200
+    assert httpx.get(f"{gateway.url}/health", headers={"x-a": "a" * 100_000}).status_code == 431
+    gateway.stop()
+
+    assert gateway.wait() == 0
+    assert "WARNING" not in gateway.log
+    assert "status=431" in gateway.log
+
+
 def test_an_idle_gateway_ends_at_once(serve: Serve) -> None:
     gateway = serve([], 600)
     with httpx.Client() as client:  # and a connection that stays open
