@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from typing import Any
 
 import httpx
 import pytest
+from uvicorn.server import ServerState
 
-from server.http_protocol import MAX_HEAD_BYTES
+from server.app import create_app
+from server.http_protocol import MAX_HEAD_BYTES, HttpProtocol
+from server.serving import server_config
+from server.settings import Settings
 from tests.conftest import LiveGateway, StartGateway
 
 TOO_MUCH = b"a" * (2 * MAX_HEAD_BYTES)
@@ -141,3 +146,54 @@ def test_requests_one_after_the_other_share_a_connection(start_gateway: StartGat
         for _ in range(3):
             connection.sendall(request(gateway, "GET", "/health") + b"\r\n")  # old clients end a request like that
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+class Reader(asyncio.Transport):
+    """The far end of a connection, by what it leaves unread each time somebody looks; the last figure stays."""
+
+    def __init__(self, *num_unread_bytes: int) -> None:
+        super().__init__()
+        self._left = list(num_unread_bytes)
+        self.num_looks = 0
+        self.aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        self.num_looks += 1
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def protocol_with(reader: Reader) -> HttpProtocol:
+    async def no_engine() -> Any:
+        raise AssertionError
+
+    config = server_config(create_app(Settings.model_validate({"http": {"write_timeout_s": 0.001}}), no_engine))
+    config.load()
+    protocol = HttpProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+    protocol.connection_made(reader)
+    return protocol
+
+
+async def test_a_reader_is_dropped_once_it_stops_not_while_it_is_slow() -> None:
+    reader = Reader(90, 70, 50, 49, 20, 20)
+    protocol_with(reader).pause_writing()
+    await asyncio.wait_for(reader.aborted.wait(), 20)
+
+    assert reader.num_looks == 6
+
+
+@pytest.mark.parametrize("ending", ["reads on", "leaves"])
+async def test_a_reader_that_reads_on_or_leaves_is_waited_for_no_more(ending: str) -> None:
+    reader = Reader(90)
+    protocol = protocol_with(reader)
+    protocol.pause_writing()
+    if ending == "reads on":
+        protocol.resume_writing()
+    else:
+        protocol.connection_lost(ConnectionResetError())
+    await asyncio.sleep(0.02)  # twenty timeouts
+
+    assert not reader.aborted.is_set()
+    assert reader.num_looks == 1

@@ -123,7 +123,7 @@ class Asked:
 
 
 def test_a_draining_gateway_finishes_what_it_has_and_sends_others_away(serve: Serve) -> None:
-    gateway = serve([{"text": "Hello"}, {"wait_ms": 1500}, {"text": "!"}, *END], 30)
+    gateway = serve([{"text": "Hello"}, {"wait_ms": 3000}, {"text": "!"}, *END], 30)
     streamed, whole = Asked(gateway, 5, stream=True), Asked(gateway, 5)
     gateway.stop()
     ready, health, refused = gateway.status_once_stopping("/ready"), httpx.get(f"{gateway.url}/health"), post(gateway)
