@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import resource
-from collections.abc import Awaitable, Callable
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bench import fake_core
 from server.app import create_app
 from server.engine.base import Engine
 from server.engine.vllm import VllmEngine
+from server.serving import server_config
 from server.settings import Settings
 from server.vocabulary.load import load
 
@@ -98,18 +99,18 @@ async def _direct(model: Path, streams: list[int], num_tokens: int) -> None:
         print(json.dumps({"streams": num_streams, "chunks": chunks, "cpu_s_per_1000_chunks": cpu_s / chunks * 1000}), flush=True)
 
 
-async def _serve(app: Any, port: int) -> None:
+async def _serve(config: uvicorn.Config, port: int) -> None:
     gc.collect()
     gc.freeze()
-    server = uvicorn.Server(uvicorn.Config(app, port=port, access_log=False, log_level="error", http="httptools"))
-    waiting: Callable[[], Awaitable[None]] = server.startup
+    server = uvicorn.Server(config)
+    start = server.startup
 
     async def started(sockets: Any = None) -> None:
-        await waiting()
+        await start(sockets)
         print(f"ready {os.getpid()}", flush=True)
 
     server.startup = started  # type: ignore[method-assign]
-    await server.serve()
+    await server.serve(sockets=[socket.create_server(("127.0.0.1", port), backlog=4096)])
 
 
 async def _main() -> None:
@@ -126,8 +127,11 @@ async def _main() -> None:
     if options.frontend == "direct":
         await _direct(options.model, [int(number) for number in options.streams.split(",")], options.tokens)
         return
-    app = _gateway(options.model) if options.frontend == "gateway" else await _vllm(options.model)
-    await _serve(app, options.port)
+    if options.frontend == "gateway":
+        config = server_config(_gateway(options.model))
+    else:
+        config = uvicorn.Config(await _vllm(options.model), access_log=False, log_level="error", http="httptools")
+    await _serve(config, options.port)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         http=HttpProtocol,
         ws="none",
         lifespan="on",
+        log_config=None,
         log_level="error",  # its warnings are of what clients send: anybody could fill the log with them
         access_log=False,
         server_header=False,

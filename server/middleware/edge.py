@@ -49,6 +49,7 @@ class EdgeMiddleware:
         state["request_id"] = request_id
         state["arrived_s"] = self._clock.monotonic_s()
         state["log"] = {}
+        state["send"] = send
         header = (b"x-request-id", request_id.encode())
         status = 0
 

@@ -83,14 +83,9 @@ class EventStream(Response):
         writer = _Writer(send, start, self._interval_s)
         try:
             async with self._answers.open(scope["state"]), cancelled_when_gone(receive) as tasks:
-                async with aclosing(await self._open_frames()) as frames:
-                    comments = tasks.create_task(writer.fill_silence())
-                    async for frame in frames:
-                        writer.wrote = True
-                        if not writer.opened:
-                            await writer.open()
-                        await send({"type": "http.response.body", "body": frame, "more_body": True})
-                comments.cancel()
+                # A task of its own, and the server's own `send` for what follows the head: what each chunk wakes and passes
+                # through is then this and the generators, not the whole stack of the application.
+                await tasks.create_task(self._send_frames(tasks, writer, scope["state"].get("send", send)))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -100,6 +95,17 @@ class EventStream(Response):
             scope["state"]["error"] = failure
             await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+    async def _send_frames(self, tasks: asyncio.TaskGroup, writer: _Writer, send: Send) -> None:
+        async with aclosing(await self._open_frames()) as frames:
+            comments = tasks.create_task(writer.fill_silence())
+            async for frame in frames:
+                writer.wrote = True
+                if not writer.opened:
+                    await writer.open()
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        comments.cancel()
 
 
 class _Writer:
