@@ -199,38 +199,42 @@ class Generation:
 
     async def _merged(self) -> AsyncGenerator[Output, None]:
         """All choices side by side, as their outputs come. The first error ends them all."""
-        queue: asyncio.Queue[Output | Exception | None] = asyncio.Queue()
-        room = asyncio.Semaphore(self._job.num_choices)  # outputs that may wait for the reader; an end never has to
+        queue: asyncio.Queue[Output | None] = asyncio.Queue(maxsize=self._job.num_choices)
+        errors: list[Exception] = []
+        num_left = self._job.num_choices
+
+        def end(*error: Exception) -> None:
+            """Never waits: a reader that has something to read looks afterwards for what has ended."""
+            nonlocal num_left
+            num_left -= 1
+            errors.extend(error)
+            if queue.empty():
+                queue.put_nowait(None)
 
         async def run(index: int) -> None:
             try:
                 async with aclosing(self._choice(index)) as outputs:
                     async for output in outputs:
-                        await room.acquire()
-                        queue.put_nowait(output)
+                        await queue.put(output)
             except Exception as error:  # noqa: BLE001 - handed to the reader, who raises it
-                queue.put_nowait(error)
+                end(error)
             except BaseException:
-                queue.put_nowait(EngineError("a choice of this request was given up"))
+                end(EngineError("a choice of this request was given up"))
                 raise
             else:
-                queue.put_nowait(None)
+                end()
 
         running: list[asyncio.Task[None]] = []
         try:
             for index in range(self._job.num_choices):
                 running.append(asyncio.ensure_future(run(index)))
                 await asyncio.sleep(0)  # giving the engine a long prompt takes a while: let others have their turns between
-            num_left = len(running)
-            while num_left:
+            while num_left or not queue.empty():
                 item = await queue.get()
-                if isinstance(item, Exception):
-                    raise item
-                if item is None:
-                    num_left -= 1
-                else:
-                    room.release()
+                if item is not None:
                     yield item
+                if errors:
+                    raise errors[0]
         finally:
             for task in running:
                 task.cancel()

@@ -52,6 +52,10 @@ class AnswerReader:
         logprobs: list[TokenLogprob] = []
         for token_id, logprob in zip(delta.token_ids, delta.logprobs or (), strict=True):
             parsed = self._parser.feed((token_id,))
+            if self._stop is None and placed.is_plain(token_id, parsed):
+                logprobs.append(logprob)
+                events += parsed
+                continue
             placed.token(token_id, logprob, parsed)
             passed = self._filter(parsed)
             logprobs += placed.take(passed)
@@ -90,20 +94,25 @@ class _PlacedLogprobs:
     stop filter lets the first byte of it pass.
     """
 
-    __slots__ = ("_num_parsed", "_num_passed", "_placed", "_unread", "_vocabulary")
+    __slots__ = ("_control_ids", "_num_parsed", "_num_passed", "_pieces", "_placed", "_unread")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self._control_ids = vocabulary.control_ids
+        self._pieces = vocabulary.pieces
         self._unread: list[tuple[TokenLogprob, int]] = []  # and the number of bytes
         self._placed: deque[tuple[int, TokenLogprob]] = deque()  # begins at, of tokens of the content
         self._num_parsed = 0  # bytes of content out of the parser
         self._num_passed = 0  # bytes of content past the stop filter
 
+    def is_plain(self, token_id: int, events: list[Event]) -> bool:
+        """Whether the events are one piece of content, and come from this token alone. Almost all tokens are like that."""
+        return len(events) == 1 and type(events[0]) is ContentDelta and not self._unread and token_id not in self._control_ids
+
     def token(self, token_id: int, logprob: TokenLogprob, events: list[Event]) -> None:
         """The next token, and what the parser makes of it."""
-        is_ordinary = token_id not in self._vocabulary.control_ids
-        if is_ordinary and 0 <= token_id < self._vocabulary.size:
-            self._unread.append((logprob, len(self._vocabulary.pieces[token_id])))
+        is_ordinary = token_id not in self._control_ids
+        if is_ordinary and 0 <= token_id < len(self._pieces):
+            self._unread.append((logprob, len(self._pieces[token_id])))
         self.content(events)
         if events or not is_ordinary:  # a control token ends a marker, whose tokens are not content
             self._unread.clear()
