@@ -23,7 +23,7 @@ def _restored() -> Iterator[None]:
 def test_lines_of_libraries_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(LogSettings(format="json"))
     structlog.get_logger("ours").info("request", status=200)
-    logging.getLogger("uvicorn.error").warning("cut %s", "off")
+    logging.getLogger("a.library").warning("cut %s", "off")
     logging.getLogger("chatty").info("not shown")
     try:
         raise ValueError("why")
