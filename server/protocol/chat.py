@@ -147,7 +147,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "n": (1, MAX_CHOICES),
     "max_tokens": (1, None),
     "max_completion_tokens": (1, None),
-    "temperature": (0, None),
+    "temperature": (0, 2),
     "min_p": (0, 1),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),

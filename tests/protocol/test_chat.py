@@ -151,6 +151,13 @@ def test_what_is_not_a_request_is_told_why(data: bytes, words: str) -> None:
     assert words in error_of(data).message
 
 
+@pytest.mark.parametrize("text", ["[1] ", "a,", '{"a": 1, ', "\\", '"'])
+def test_brackets_and_commas_in_text_are_text(text: str) -> None:
+    content = text * 400_000
+
+    assert parse(body(messages=[{"role": "user", "content": content}])).messages[0]["content"] == content
+
+
 def test_missing_fields_are_named() -> None:
     assert error_of(b"{}").param == "model"
     assert error_of(b'{"model": "m"}').param == "messages"
