@@ -9,8 +9,11 @@ from itertools import chain
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
+from server.prompts.base import Conversation
+from server.prompts.kimi_k3 import KimiK3Format
 
 _numbers = itertools.count()
 
@@ -37,6 +40,14 @@ class Asker:
 
     async def token_ids(self, prompt: str | Sequence[int] = "Name some colours.", **given: Any) -> list[int]:
         return list(chain.from_iterable(delta.token_ids for delta in await self.ask(prompt, **given)))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def echo(vllm_engine: Engine) -> list[int]:
+    """A prompt whose answer is sure, token by token, and repeats it: what the engine drafts from the prompt is mostly right."""
+    words = "copper lantern river seven"
+    conversation = Conversation([{"role": "user", "content": f"Say exactly: {words} {words} {words}"}], thinking=False)
+    return (await KimiK3Format(vllm_engine.vocabulary).render(conversation)).token_ids
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from server.errors import InvalidRequestError
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 Asker = Any  # of conftest
-REPETITIVE = "one two three four five six seven eight nine ten. " * 12
 
 
 def words(seed: int, num_tokens: int) -> list[int]:
@@ -33,9 +32,9 @@ def signals_blocked(pid: int) -> int:
     return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
 
 
-async def test_a_slow_reader_gets_fewer_deltas_and_the_same_tokens(asker: Asker) -> None:
-    expected = await asker.token_ids(sampling={"max_tokens": 24})
-    slow = asker.generate(sampling={"max_tokens": 24})
+async def test_a_slow_reader_gets_fewer_deltas_and_the_same_tokens(asker: Asker, echo: list[int]) -> None:
+    expected = await asker.token_ids(echo, sampling={"max_tokens": 24})
+    slow = asker.generate(echo, sampling={"max_tokens": 24})
     deltas = [await anext(slow)]
     for _ in range(3):  # while another request makes its steps, nobody reads
         await asker.ask(sampling={"max_tokens": 8})
@@ -82,10 +81,10 @@ async def test_a_greedy_token_is_the_best_of_its_alternatives(asker: Asker) -> N
             assert entry.logprob == pytest.approx(entry.top[0][1], abs=1e-3)
 
 
-async def test_speculation_is_told_for_the_request_and_for_the_engine(asker: Asker) -> None:
+async def test_speculation_is_told_for_the_request_and_for_the_engine(asker: Asker, echo: list[int]) -> None:
     stats = asker.engine.stats
     before = (stats.num_drafts, stats.num_draft_tokens, sum(stats.accepted_per_position))
-    deltas = await asker.ask(REPETITIVE, sampling={"max_tokens": 32})
+    deltas = await asker.ask(echo, sampling={"max_tokens": 32})
     await asker.ask(sampling={"max_tokens": 1})
     assert [None] * (len(deltas) - 1) == [delta.speculation for delta in deltas[:-1]]
     told = deltas[-1].speculation
