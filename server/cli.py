@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from server import __version__
 from server import settings as settings_module
 from server.engine.profiles import ProfileError, load_profile
 from server.settings import Settings, SettingsError
@@ -26,6 +27,19 @@ Profile = Annotated[str | None, typer.Option(help="Engine profile: a name, or a 
 def main() -> None:
     """Entry point of `k3-gateway`."""
     app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Gateway for Kimi K3 on vLLM."""
 
 
 @app.command()
