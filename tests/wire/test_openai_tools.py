@@ -38,7 +38,7 @@ def test_a_tool_is_called_and_its_result_answered(client: openai.OpenAI, target:
     assert first.message.content is None
     (call,) = first.message.tool_calls
     assert ("function", "get_weather") == (call.type, call.function.name)
-    assert {"city": "Paris", "days": 3} == json.loads(call.function.arguments)
+    assert {"city": "Paris"} == json.loads(call.function.arguments)
     messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": SUNNY}]
     second = ask(client, target, messages, [weather_tool]).choices[0]
     assert "stop" == second.finish_reason
@@ -50,7 +50,7 @@ def test_streamed_calls_merge_by_index(client: openai.OpenAI, target: Target, we
     assert ["tool_calls"] == [reason for chunk in chunks if (reason := chunk.choices[0].finish_reason)]
     (call,) = merged(chunks)
     assert ("get_weather", "function", True) == (call["name"], call["type"], call["id"].startswith("call_"))
-    assert {"city": "Paris", "days": 3} == json.loads("".join(call["fragments"]))
+    assert {"city": "Paris"} == json.loads("".join(call["fragments"]))
     assert len([fragment for fragment in call["fragments"] if fragment]) > 1
 
 
@@ -78,7 +78,7 @@ def test_the_stream_helper_parses_arguments(client: openai.OpenAI, target: Targe
         done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
         final = stream.get_final_completion()
     assert [("get_weather", 0)] == [(event.name, event.index) for event in done]
-    assert {"city": "Paris", "days": 3} == done[0].parsed_arguments
+    assert {"city": "Paris"} == done[0].parsed_arguments
     assert "tool_calls" == final.choices[0].finish_reason
 
 

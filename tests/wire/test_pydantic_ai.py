@@ -39,9 +39,9 @@ async def test_the_tool_loop(model: OpenAIChatModel, target: Target, stream: boo
     agent = Agent(model)
 
     @agent.tool_plain
-    def get_weather(city: str, days: int) -> str:
+    def get_weather(city: str) -> str:
         """Get the weather forecast for a city."""
-        asked.append((city, days))
+        asked.append(city)
         return "Sunny, 21 degrees."
 
     if stream:
@@ -49,7 +49,7 @@ async def test_the_tool_loop(model: OpenAIChatModel, target: Target, stream: boo
             output = await result.get_output()
     else:
         output = (await agent.run(target.WEATHER)).output
-    assert [("Paris", 3)] == asked
+    assert ["Paris"] == asked
     assert "21" in output
 
 
