@@ -55,10 +55,19 @@ def run(settings: Settings) -> int:
     def ready() -> None:
         say(_banner(base_url, model, key, is_new, time.monotonic() - started_s))
 
+    def drain() -> None:
+        if gateway.failure is None:
+            say(f"stopping: answers under way have {settings.http.drain_timeout_s} s to end; ask again to end them at once")
+        gateway.drain()
+
+    def drained() -> None:
+        say("stopping the engine")
+        server.end()
+
     gateway.on_ready = ready
     gateway.on_failure = server.stop
-    gateway.on_drained = server.end
-    server.on_stop = gateway.drain
+    gateway.on_drained = drained
+    server.on_stop = drain
     server.on_hurry = gateway.end_answers
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(sockets=[listener]))
