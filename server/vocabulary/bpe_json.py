@@ -18,6 +18,7 @@ from server.vocabulary.pieces import PieceTable
 from server.vocabulary.utf8 import well_formed
 
 _REPLACEMENT: Final = "\ufffd"
+_LONG_CHARS: Final = 4_000
 
 
 class BpeVocabulary(PieceTable):
@@ -57,7 +58,12 @@ class BpeVocabulary(PieceTable):
         if self._missing and len(data.translate(None, self._missing)) < len(data):
             missing = frozenset(self._missing)
             text = "".join([char if missing.isdisjoint(char.encode()) else _REPLACEMENT for char in text])
-        token_ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+        token_ids: list[int]
+        if len(text) > _LONG_CHARS:
+            # A batch of one: the library lets other threads run meanwhile, and notes no offsets.
+            token_ids = self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        else:
+            token_ids = self._bpe.encode(text, add_special_tokens=False).ids
         return token_ids
 
 

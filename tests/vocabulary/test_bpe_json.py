@@ -87,3 +87,12 @@ def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path, text: str) -> N
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match="is not a byte-level BPE tokenizer"):
         BpeVocabulary.from_file(path)
+
+
+def test_long_text_is_encoded_as_short_text_is(bpe: BpeVocabulary) -> None:
+    words = [f" word{number} naïve 北京" for number in range(1000)]
+    text = "".join(words)
+
+    assert len(text) > 4_000
+    assert text == bpe.decode(bpe.encode(text))
+    assert [token_id for word in words for token_id in bpe.encode(word)] == bpe.encode(text)
