@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from contextlib import closing
 from http.client import HTTPConnection
@@ -228,3 +229,12 @@ def test_an_open_gateway_needs_no_key(start_gateway: StartGateway) -> None:
     gateway = start_gateway(tenancy={"auth": "off"})
 
     assert httpx.get(f"{gateway.url}/v1/models").json()["data"][0]["id"] == "kimi-k3"
+
+
+def test_a_compressed_body_is_told_so(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    headers = {**gateway.headers, "content-encoding": "gzip"}
+    response = httpx.post(f"{gateway.url}/v1/chat/completions", content=gzip.compress(json.dumps(BODY).encode()), headers=headers)
+
+    assert response.status_code == 400
+    assert "content-encoding" in response.json()["error"]["message"]
