@@ -25,7 +25,7 @@ class BodyLimitMiddleware:
                 if int(value) > self._max_body_bytes:
                     raise self._error()
             elif name == b"content-encoding" and value.lower() != b"identity":
-                raise InvalidRequestError("the body has a `content-encoding`; send it as it is, compressed bodies are not unpacked")
+                raise InvalidRequestError("the body has a `content-encoding`; send it plain, compressed bodies are not unpacked")
         num_bytes = 0
 
         async def counted() -> Message:
