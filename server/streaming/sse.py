@@ -10,7 +10,7 @@ byte an error is one `error` frame and nothing after it. A client that leaves ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 
 import orjson
@@ -25,7 +25,6 @@ DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
 
 Frames = AsyncGenerator[bytes, None]
-Headers = Mapping[str, str]
 
 
 def error_frame(error: GatewayError) -> bytes:
@@ -70,9 +69,8 @@ class EventStream(Response):
         answers: OpenAnswers,
         *,
         keepalive_interval_s: float,
-        headers: Headers | None = None,
     ) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._open_frames = open_frames
         self._answers = answers
@@ -95,7 +93,6 @@ class EventStream(Response):
             scope["state"]["error"] = failure
             await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
 
     async def _send_frames(self, tasks: asyncio.TaskGroup, writer: _Writer, send: Send) -> None:
         async with aclosing(await self._open_frames()) as frames:
@@ -146,8 +143,8 @@ class CollectedAnswer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers, *, headers: Headers | None = None) -> None:
-        super().__init__(headers=dict(headers or {}))
+    def __init__(self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers) -> None:
+        super().__init__()
         self._collect = collect
         self._answers = answers
 
@@ -155,8 +152,4 @@ class CollectedAnswer(Response):
         async with self._answers.open(scope["state"]):
             async with cancelled_when_gone(receive):
                 body = await self._collect()
-            response = Response(body, media_type=self.media_type)
-            response.raw_headers += [
-                header for header in self.raw_headers if header[0] not in (b"content-length", b"content-type")
-            ]
-            await response(scope, receive, send)
+            await Response(body, media_type=self.media_type)(scope, receive, send)
