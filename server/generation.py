@@ -69,8 +69,11 @@ class RecordSink(Protocol):
 
 
 class Generator:
-    """Starts generations on one engine. `salt_of` gives a tenant's cache group its prefix-cache salt, never
-    empty. `formats`: those of the served models; `ValueError` where the engine's vocabulary can't speak one."""
+    """Starts generations on one engine.
+
+    `salt_of` gives a tenant's cache group its prefix-cache salt, never empty. `formats`: those of the served models; `ValueError`
+    where the engine's vocabulary can't speak one.
+    """
 
     def __init__(
         self, engine: Engine, clock: Clock, sink: RecordSink, salt_of: Callable[[Tenant], str], formats: Iterable[str]

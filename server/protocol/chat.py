@@ -17,7 +17,7 @@ from server.protocol.decoding import decode
 from server.protocol.messages import Message, check_messages
 from server.protocol.quoting import shown
 from server.protocol.sizes import MAX_JSON_BYTES, check_sizes
-from server.protocol.tools import check_response_format, check_tool_choice, check_tools
+from server.protocol.tools import check_response_format, check_tool_choice, check_tools, tool_names
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
@@ -98,6 +98,12 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     def bias_by_id(self) -> dict[int, float] | None:
         """`logit_bias` with its keys as token ids."""
         return {int(key): value for key, value in self.logit_bias.items()} if self.logit_bias else None
+
+    @property
+    def declared_tool_names(self) -> tuple[str, ...]:
+        """Names of all tools, those that system messages declare included."""
+        late = (tool for message in self.messages for tool in message.get("tools") or ())
+        return tool_names([*(self.tools or ()), *late])
 
     @property
     def last_user_text(self) -> str:

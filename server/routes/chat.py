@@ -16,7 +16,7 @@ from server.prompts.base import Conversation
 from server.protocol import chat
 from server.protocol.decoding import unknown_fields
 from server.protocol.reasoning import reasoning_of
-from server.protocol.tools import named_choice, tool_names
+from server.protocol.tools import named_choice
 from server.routes.gateway import gateway_of
 from server.streaming.chat import ChatBody, ChatChunks, ChatShape
 from server.streaming.sse import CollectedAnswer, EventStream
@@ -80,7 +80,7 @@ def _job(wanted: chat.ChatRequest, context: RequestContext, model: ServedModel, 
         max_tokens=wanted.output_cap,
         stop=wanted.stop_strings,
         num_choices=wanted.n or 1,
-        tool_names=tool_names(wanted.tools or ()),
+        tool_names=wanted.declared_tool_names,
         last_user_text=wanted.last_user_text,
     )
 
