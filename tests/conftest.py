@@ -21,8 +21,8 @@ from server.app import create_app
 from server.demo_model import build
 from server.engine.base import Engine
 from server.engine.profiles import load_profile
-from server.engine.script import parse_script
-from server.engine.scripted import ScriptedEngine
+from server.engine.scripted.engine import ScriptedEngine
+from server.engine.scripted.script import parse_script
 from server.engine.vllm import VllmEngine
 from server.serving import server_config
 from server.settings import LogSettings, Settings

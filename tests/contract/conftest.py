@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from server.engine.base import Engine, EngineDelta, EngineHints, EngineRequest, Sampling
-from server.engine.script import parse_script
-from server.engine.scripted import ScriptedEngine
+from server.engine.scripted.engine import ScriptedEngine
+from server.engine.scripted.script import parse_script
 from server.vocabulary.byte import ByteVocabulary
 
 RULES = [

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from server.engine.base import EngineDelta, EngineHints, EngineRequest, Sampling
-from server.engine.script import parse_script
-from server.engine.scripted import ScriptedEngine
-from server.engine.scripted_timer import ManualTimer
+from server.engine.scripted.engine import ScriptedEngine
+from server.engine.scripted.script import parse_script
+from server.engine.scripted.timer import ManualTimer
 from server.errors import GatewayError
 from server.vocabulary.byte import ByteVocabulary
 

@@ -23,7 +23,7 @@ import openai
 import pytest
 
 from server.engine.base import EngineHints
-from server.engine.script import Rule, Script
+from server.engine.scripted.script import Rule, Script
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "k3gw-wire-key-0123456789"

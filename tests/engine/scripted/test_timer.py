@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.clock import ManualClock
-from server.engine.scripted_timer import ManualTimer
+from server.engine.scripted.timer import ManualTimer
 
 
 def test_alarms_ring_in_order_when_they_are_due() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.engine.scripted_cache import BLOCK_TOKENS, CachedSequence, PrefixCache
+from server.engine.scripted.cache import BLOCK_TOKENS, CachedSequence, PrefixCache
 
 
 def prefill(cache: PrefixCache, num_tokens: int, salt: str = "salt", token: int = 1) -> int:

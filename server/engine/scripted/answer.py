@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from server.engine.base import EngineDelta, EngineStats, Speculation, TokenLogprob
-from server.engine.script import Rule
-from server.engine.scripted_cache import CachedSequence
-from server.engine.scripted_record import Entry
-from server.engine.scripted_reply import Output
+from server.engine.scripted.cache import CachedSequence
+from server.engine.scripted.record import Entry
+from server.engine.scripted.reply import Output
+from server.engine.scripted.script import Rule
 
 
 class Answer:

@@ -10,8 +10,8 @@ import heapq
 from enum import StrEnum
 
 from server.engine.base import EngineRequest
-from server.engine.scripted_record import Entry
-from server.engine.scripted_timer import Timer
+from server.engine.scripted.record import Entry
+from server.engine.scripted.timer import Timer
 
 
 class Cut(StrEnum):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from server.engine.base import EngineHints, EngineStats, Media, Speculation
-from server.engine.scripted import ScriptedEngine
-from server.engine.scripted_polite import ANSWER, REASONING
+from server.engine.scripted.engine import ScriptedEngine
+from server.engine.scripted.polite import ANSWER, REASONING
 from server.errors import ContextLengthError, InvalidRequestError
 from server.vocabulary.byte import ByteVocabulary
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from server.engine.base import EngineHints, Sampling
-from server.engine.script import DraftFigures, Script, ScriptError, parse_script, read_script
-from server.engine.scripted_reply import Ending, Output, Wait, Word, outputs
+from server.engine.scripted.reply import Ending, Output, Wait, Word, outputs
+from server.engine.scripted.script import DraftFigures, Script, ScriptError, parse_script, read_script
 from server.vocabulary.byte import ByteVocabulary
 from server.vocabulary.load import load
 

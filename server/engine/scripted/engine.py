@@ -14,14 +14,14 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
-from server.engine.script import Script
-from server.engine.scripted_answer import Answer
-from server.engine.scripted_cache import CachedSequence, PrefixCache
-from server.engine.scripted_polite import chat_text, polite_rule
-from server.engine.scripted_record import Entry, Record
-from server.engine.scripted_reply import Ending, Output, Wait, Word, outputs
-from server.engine.scripted_run import Cut, Run, Seats
-from server.engine.scripted_timer import LoopTimer, Timer
+from server.engine.scripted.answer import Answer
+from server.engine.scripted.cache import CachedSequence, PrefixCache
+from server.engine.scripted.polite import chat_text, polite_rule
+from server.engine.scripted.record import Entry, Record
+from server.engine.scripted.reply import Ending, Output, Wait, Word, outputs
+from server.engine.scripted.run import Cut, Run, Seats
+from server.engine.scripted.script import Script
+from server.engine.scripted.timer import LoopTimer, Timer
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
 from server.vocabulary.base import Vocabulary
 

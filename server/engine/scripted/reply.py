@@ -1,6 +1,6 @@
 """What a scripted answer is made of, and how it is cut into engine outputs.
 
-Role: between `script.py`, which reads replies, and `scripted.py`, which paces and delivers them. Synchronous and pure.
+Role: between `script.py`, which reads replies, and `engine.py`, which paces and delivers them. Synchronous and pure.
 Invariant: a reply is played lazily; nothing here is proportional to the number of repetitions.
 """
 

@@ -2,7 +2,7 @@
 
 Role: reads the file that `--script` names. A script is a list of rules, tried in order; the first whose `when` holds wins.
 Invariant: a script is read whole before anything is served, and every mistake in it is reported at once, each with its place.
-Must not: know how answers are paced or delivered (`scripted.py`).
+Must not: know how answers are paced or delivered (`engine.py`).
 
 Text is literal: it becomes ordinary tokens, also where it spells a marker, and the author opens and closes K3's channels. The
 answer to a prompt that ends in the think channel is written as
@@ -26,9 +26,9 @@ from typing import Any
 import yaml
 
 from server.engine.base import EngineHints
-from server.engine.scripted_markup import MARKERS, Markup, json_kind
-from server.engine.scripted_mistakes import ABSENT, Mistakes, shown
-from server.engine.scripted_reply import Repeat, Step, Tokens, Wait, Word
+from server.engine.scripted.markup import MARKERS, Markup, json_kind
+from server.engine.scripted.mistakes import ABSENT, Mistakes, shown
+from server.engine.scripted.reply import Repeat, Step, Tokens, Wait, Word
 from server.vocabulary.base import Vocabulary
 
 _RULE_KEYS = ("when", "tokens_per_step", "step_interval_ms", "reply", "cached_tokens", "spec")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from server.engine.scripted_answer import fake_logprob
+from server.engine.scripted.answer import fake_logprob
 
 
 @pytest.mark.parametrize("num_top", [0, 1, 5, 20])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.engine.base import EngineRequest, Sampling
-from server.engine.scripted_record import Record
+from server.engine.scripted.record import Record
 
 
 def request(number: int, num_tokens: int = 1) -> EngineRequest:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.engine.script import ScriptError, parse_script
+from server.engine.scripted.script import ScriptError, parse_script
 from server.vocabulary.byte import ByteVocabulary
 
 VOCABULARY = ByteVocabulary()
