@@ -17,6 +17,7 @@ from typing import Any
 from demo.cases import CASES, Case
 from demo.engine import generate
 from server.events import ContentDelta, ToolCallArguments, ToolCallStart
+from server.parsers.base import Expected
 from server.parsers.factory import ParserFactory
 from server.prompts.kimi_k3 import KimiK3Format
 from server.vocabulary.base import Vocabulary
@@ -38,7 +39,7 @@ class Verdict:
 def read(case: Case, token_ids: Sequence[int], vocabulary: Vocabulary) -> tuple[str, list[tuple[str, Any]], list[str]]:
     """Text, calls, and what is wrong with the form of an answer."""
     declared = [tool["function"]["name"] for tool in case.tools]
-    parser = ParserFactory("kimi_k3", vocabulary).make(thinking=case.effort is not None, tool_names=declared)
+    parser = ParserFactory("kimi_k3", vocabulary).make(thinking=case.effort is not None, expected=Expected(tool_names=declared))
     ended = bool(token_ids) and token_ids[-1] == vocabulary.control["<|end_of_msg|>"]
     events = [*parser.feed(token_ids), *parser.finish("stop" if ended else "length")]
     text = "".join(event.text for event in events if isinstance(event, ContentDelta))

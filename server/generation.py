@@ -21,6 +21,7 @@ from server.engine.base import Engine, EngineDelta, EngineHints, EngineRequest, 
 from server.errors import ContextLengthError, EngineError, GatewayError, InternalError, InvalidRequestError
 from server.events import Event, FinishReason
 from server.models import ServedModel
+from server.parsers.base import Expected
 from server.parsers.factory import ParserFactory
 from server.parsers.stop import StopFilter, StopStrings
 from server.prompts.base import Conversation, Prompt
@@ -162,7 +163,8 @@ class Generation:
         """One choice's outputs. The first one comes with the engine's first delta, events or not."""
         record, job, generator = self.record, self._job, self._generator
         now = generator.clock.monotonic_s
-        parser = generator.parsers[job.model.format].make(thinking=self._prompt.in_reasoning, tool_names=job.tool_names)
+        expected = Expected(tool_names=job.tool_names)
+        parser = generator.parsers[job.model.format].make(thinking=self._prompt.in_reasoning, expected=expected)
         reader = AnswerReader(parser, StopFilter(self._stop) if self._stop else None, generator.engine.vocabulary)
         first_s = last_s = 0.0
         num_tokens = 0

@@ -7,10 +7,30 @@ Invariant: the events, with neighbouring deltas of a kind joined, depend on the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from server.events import Event
+
+TypesOf = Callable[[str], Mapping[str, frozenset[str]]]
+
+
+@dataclass(slots=True, frozen=True)
+class Expected:
+    """What the request lets the answer be; None: not known. It changes how things are read, never whether they can be.
+
+    `tool_names`: the declared tools. `max_calls`: how many calls are delivered; those beyond it are dropped. `types_of`: tool name
+    -> argument key -> the JSON Schema types that the value may have, any of `string integer number boolean null object array`;
+    a key that is absent may have any. It is asked once for each call, declared or not, and must not raise.
+    """
+
+    tool_names: Collection[str] | None = None
+    types_of: TypesOf | None = None
+    max_calls: int | None = None
+
+
+ANYTHING: Final = Expected()
 
 
 class Parser(Protocol):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
-from server.parsers.base import Parser
+from server.parsers.base import ANYTHING, Expected, Parser
 from server.parsers.kimi_k3 import KimiK3Parser
 from server.parsers.plain import PlainParser
 from server.parsers.token_text import whole_texts
@@ -26,11 +25,8 @@ class ParserFactory:
         self._texts = whole_texts(vocabulary)
         self.make()  # a vocabulary that won't do is refused here
 
-    def make(self, *, thinking: bool = False, tool_names: Collection[str] | None = None) -> Parser:
-        """A parser for one answer, within microseconds.
-
-        `thinking`: whether the answer begins inside the reasoning channel. `tool_names`: the declared tools, if known.
-        """
+    def make(self, *, thinking: bool = False, expected: Expected = ANYTHING) -> Parser:
+        """A parser for one answer, within microseconds. `thinking`: whether the answer begins inside the reasoning channel."""
         if self._is_plain:
             return PlainParser(self._vocabulary, self._texts)
-        return KimiK3Parser(self._vocabulary, self._texts, thinking=thinking, tool_names=tool_names)
+        return KimiK3Parser(self._vocabulary, self._texts, thinking=thinking, expected=expected)

@@ -10,10 +10,11 @@ Must not: look at what was decoded before, or hold back more than a header, a br
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from server.events import ContentDelta, Event, Finish, ReasoningDelta, ToolCallArguments
+from server.parsers.base import ANYTHING, Expected
 from server.parsers.kimi_k3_header import Header
 from server.parsers.kimi_k3_message import Message, Place
 from server.parsers.recovery import Recoveries, Recovery
@@ -35,10 +36,9 @@ class KimiK3Parser:
                  "_num_reasoning", "_open", "_pending", "_pieces", "_recoveries", "_sep", "_texts", "_unread")  # fmt: skip
 
     def __init__(
-        self, vocabulary: Vocabulary, texts: Mapping[int, str], *, thinking: bool, tool_names: Collection[str] | None = None
+        self, vocabulary: Vocabulary, texts: Mapping[int, str], *, thinking: bool, expected: Expected = ANYTHING
     ) -> None:
         """`texts`: the `whole_texts` of `vocabulary`. `thinking`: whether the answer begins inside the reasoning channel.
-        `tool_names`: the declared tools, if known.
 
         Raises `ValueError` for a vocabulary without K3's control tokens.
         """
@@ -52,7 +52,7 @@ class KimiK3Parser:
         self._pieces = vocabulary.pieces
         self._texts = texts
         self._recoveries = Recoveries()
-        self._message = Message(thinking=thinking, tool_names=tool_names, recoveries=self._recoveries)
+        self._message = Message(thinking=thinking, expected=expected, recoveries=self._recoveries)
         self._decoder = Utf8Decoder()
         self._pending = False  # the decoder holds the beginning of a character
         self._header: Header | None = None

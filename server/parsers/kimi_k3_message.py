@@ -14,12 +14,13 @@ Invariant: a call that has ended is one JSON object; a value that no marker clos
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
 from server.events import FinishReason, ToolCallCut, ToolCallEnd, ToolCallStart
 from server.parsers.arguments import CallArguments
+from server.parsers.base import Expected
 from server.parsers.event_run import EventRun
 from server.parsers.recovery import Recoveries, Recovery
 
@@ -53,15 +54,14 @@ _UNCLOSED: Final = {
 class Message:
     """One answer. `place` and `index`, of the last call, are to be read; `run` collects the events."""
 
-    __slots__ = ("_answered", "_arguments", "_astray", "_recoveries", "_thought", "_tool_names", "index", "num_ended", "place",
+    __slots__ = ("_answered", "_arguments", "_astray", "_expected", "_recoveries", "_thought", "index", "num_ended", "place",
                  "run")  # fmt: skip
 
-    def __init__(self, *, thinking: bool, tool_names: Collection[str] | None, recoveries: Recoveries) -> None:
-        """`tool_names`: the declared tools, to count calls of others; None where they are not known."""
+    def __init__(self, *, thinking: bool, expected: Expected, recoveries: Recoveries) -> None:
         self.place = Place.THINK if thinking else Place.RESPONSE
         self.run = EventRun()
         self.num_ended = 0  # calls delivered
-        self._tool_names = tool_names
+        self._expected = expected
         self._recoveries = recoveries
         self._answered = not thinking  # a response or a call was opened
         self._thought: list[str] = []  # what think says, while it may turn out to be the answer
@@ -166,7 +166,11 @@ class Message:
         if not tool:
             self._count(Recovery.UNNAMED_CALL)
             return
-        if self._tool_names is not None and tool not in self._tool_names:
+        expected = self._expected
+        if expected.max_calls is not None and self.index + 1 >= expected.max_calls:
+            self._count(Recovery.EXTRA_CALL if expected.max_calls else Recovery.FORBIDDEN_CALL)
+            return
+        if expected.tool_names is not None and tool not in expected.tool_names:
             self._count(Recovery.UNDECLARED_TOOL)
         self._answered = True
         self.index += 1

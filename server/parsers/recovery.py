@@ -35,6 +35,8 @@ class Recovery(StrEnum):
 
     # Calls
     UNDECLARED_TOOL = "undeclared_tool"  # delivered as it is
+    FORBIDDEN_CALL = "forbidden_call"  # a call where none may be: dropped
+    EXTRA_CALL = "extra_call"  # a call beyond as many as may be: dropped
     UNNAMED_CALL = "unnamed_call"  # a call without a tool: dropped
     UNCLOSED_CALL = "unclosed_call"  # closed there
     UNNAMED_ARGUMENT = "unnamed_argument"  # an argument without a key: dropped

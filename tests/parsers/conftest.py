@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from server.events import ContentDelta, Event, Finish, ReasoningDelta, ToolCallArguments, ToolCallCut, ToolCallEnd, ToolCallStart
-from server.parsers.base import Parser
+from server.parsers.base import Expected, Parser
 from server.parsers.factory import ParserFactory
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
@@ -46,8 +46,8 @@ class Pen:
                     token_ids += self.vocabulary.encode(word) if control is None else [control]
         return token_ids
 
-    def parser(self, *, thinking: bool = False, tools: Sequence[str] | None = None) -> Parser:
-        return self._factory.make(thinking=thinking, tool_names=tools)
+    def parser(self, *, thinking: bool = False, tools: Sequence[str] | None = None, **expected: Any) -> Parser:
+        return self._factory.make(thinking=thinking, expected=Expected(tool_names=tools, **expected))
 
     @cached_property
     def _factory(self) -> ParserFactory:

@@ -98,3 +98,26 @@ def test_two_parsers_share_nothing(byte: Any) -> None:
 
 def test_recoveries_are_named_once() -> None:
     assert sorted({kind.value for kind in Recovery}) == sorted(kind.value for kind in Recovery)
+
+
+@pytest.mark.parametrize(
+    ("max_calls", "delivered", "recoveries"),
+    [
+        (None, ["f", "g", "h"], {}),
+        (3, ["f", "g", "h"], {}),
+        (1, ["f"], {"extra_call": 2}),
+        (0, [], {"forbidden_call": 3}),
+    ],
+)
+def test_calls_beyond_those_that_may_be_are_dropped(
+    byte: Any, max_calls: int | None, delivered: list[str], recoveries: dict[str, int]
+) -> None:
+    argument = (["open", 'argument key="k" type="string"', "sep"], "v", ["close", "argument", "sep"])
+    calls = [(["open", f'call tool="{name}"', "sep"], *argument, ["close", "call", "sep"]) for name in "fgh"]
+    token_ids = byte.write("Hm", CLOSE_RESPONSE, TOOLS, *calls[0], *calls[1], *calls[2], ["close", "tools", "sep"])
+    parser = byte.parser(max_calls=max_calls)
+    expected: list[list[Any]] = [["content", "Hm"]]
+    for index, name in enumerate(delivered):
+        expected += [["call", index, name], ["arguments", index, '{"k": "v"}'], ["end", index]]
+    assert [*expected, ["finish", "tool_calls" if delivered else "stop"]] == byte.read(parser, [token_ids])
+    assert recoveries == parser.recoveries
