@@ -14,7 +14,8 @@
     │   ├── DrainingError            503  this replica is shutting down
     │   └── EngineDeadError          503  the engine is gone; this process will end
     └── InternalError                500  a fault of ours
-        └── EngineError              500  the engine failed on this request
+        ├── EngineError              500  the engine failed on this request
+        └── InvalidToolCallError     502  the model called a tool with arguments that do not fit its schema
 
 Each class carries what an edge needs: `status`, `type` and `code` of the error body, `log_level`, and the `outcome` that
 metrics count. Messages name the bad value in backticks and say how to fix it.
@@ -172,3 +173,11 @@ class EngineError(InternalError):
     """The engine failed on this request and lives on."""
 
     code = "engine_error"
+
+
+class InvalidToolCallError(InternalError):
+    """The model's call does not fit the tool it calls, and the model's `tool_call_policy` does not deliver such calls."""
+
+    status = 502
+    code = "invalid_tool_call"
+    log_level = logging.WARNING

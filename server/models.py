@@ -6,7 +6,7 @@ Role: bottom layer; made from the settings once, asked on every request.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from server.context import Tenant
 from server.errors import ModelNotFoundError, PermissionDeniedError
@@ -15,11 +15,15 @@ from server.settings import ModelSettings
 
 @dataclass(slots=True, frozen=True)
 class ServedModel:
-    """One model: the name that answers, metrics and ledgers use, and how it is spoken to."""
+    """One model: the name that answers, metrics and ledgers use, and how it is spoken to.
+
+    `settings` has the rest, as configured.
+    """
 
     name: str
     format: str
     reasoning_fields: tuple[str, ...]
+    settings: ModelSettings = field(default_factory=ModelSettings)
 
 
 class ModelTable:
@@ -30,7 +34,7 @@ class ModelTable:
         self.models: list[ServedModel] = []
         for name, of in models.items():
             fields = ("reasoning_content", "reasoning") if of.reasoning_field == "both" else (of.reasoning_field,)
-            model = ServedModel(name=name, format=of.format, reasoning_fields=fields)
+            model = ServedModel(name=name, format=of.format, reasoning_fields=fields, settings=of)
             self.models.append(model)
             self._by_name.update(dict.fromkeys((name, *of.aliases), model))
 

@@ -59,11 +59,27 @@ class EngineSettings(Section):
 
 
 class ModelSettings(Section):
-    """One model by the name that clients send."""
+    """One model by the name that clients send.
+
+    `sampling`: which values clients may send; `open` takes the engine's ranges, `moonshot` refuses what hosted K3 refuses, `pin`
+    ignores it. `grammar`: which answers are held to the form that was asked for; `strict` holds arguments of tools with `strict` only.
+    `tool_call_policy`: what becomes of a call that does not fit its schema; `retry` samples it again, up to `tool_call_retries`
+    times. `usage_in_choice`: streams carry the token counts in the last choice, too, where Kimi's own clients look for them.
+    """
 
     aliases: list[str] = []
     format: Literal["kimi_k3", "plain"] = "kimi_k3"
     reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
+    sampling: Literal["open", "moonshot", "pin"] = "open"
+    grammar: Literal["off", "strict", "always"] = "always"
+    tool_call_policy: Literal["report", "retry", "error"] = "report"
+    tool_call_retries: int = Field(default=2, ge=1, le=10)
+    usage_in_choice: bool = False
+
+    @field_validator("grammar", mode="before")
+    @classmethod
+    def _yaml_off(cls, grammar: Any) -> Any:
+        return "off" if grammar is False else grammar  # YAML reads a bare `off` as false
 
 
 class TenancySettings(Section):
