@@ -50,7 +50,7 @@ class Job:
     stop: tuple[str, ...] = ()
     num_choices: int = 1
     tool_names: tuple[str, ...] = ()
-    last_user_text: str = ""
+    hints: EngineHints = field(default_factory=EngineHints)
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ class Generation:
             token_ids=self._prompt.token_ids,
             sampling=sampling,
             cache_salt=self._generator.salt_of(job.context.tenant),
-            hints=EngineHints(job.context.tenant.name, job.model.name, job.last_user_text),
+            hints=job.hints,
         )
 
 

@@ -13,8 +13,8 @@ from server import generation as module
 from server.clock import ManualClock
 from server.context import RequestContext, Tenant
 from server.engine.base import EngineDelta, EngineRequest
-from server.engine.scripted.script import parse_script
 from server.engine.scripted.engine import ScriptedEngine
+from server.engine.scripted.script import parse_script
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
 from server.events import ContentDelta, Event, Finish, FinishReason, ReasoningDelta
 from server.generation import Generator, Job, Output

@@ -10,7 +10,7 @@ lives with the engine).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -73,12 +73,19 @@ class Media:
 class EngineHints:
     """Facts for engines that choose replies by them (the scripted one); the real engine ignores them.
 
-    `tenant` and `model` are configured names. `last_user_text`: what the last user message says, images left out.
+    `tenant` and `model` are configured names. `last_user_text` and `last_text`: what the last user message, and the last message
+    of all, say, images left out; `last_role`: the latter's. `num_tool_results`: tool messages after the last user message.
+    `example`, where the request demands tool calls or JSON: makes the token ids of a short answer that the grammar allows, from
+    the channel on that the prompt has opened; with or without the token that ends it. Must not raise.
     """
 
     tenant: str = ""
     model: str = ""
     last_user_text: str = ""
+    last_role: str = ""
+    last_text: str = ""
+    num_tool_results: int = 0
+    example: Callable[[], Sequence[int]] | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -105,15 +105,6 @@ class ChatRequest(msgspec.Struct, kw_only=True):
         late = (tool for message in self.messages for tool in message.get("tools") or ())
         return tool_names([*(self.tools or ()), *late])
 
-    @property
-    def last_user_text(self) -> str:
-        """What the last user message says, other kinds of content left out."""
-        for message in reversed(self.messages):
-            if message["role"] == "user":
-                content = message.get("content") or ""
-                return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-        return ""
-
     def check(self) -> None:
         """Ranges and contradictions. Raises `InvalidRequestError` with the field's path."""
         _check_refused(self)

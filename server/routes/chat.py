@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.context import RequestContext
+from server.engine.base import EngineHints
 from server.generation import Generation, Job
 from server.models import ServedModel
 from server.prompts.base import Conversation
@@ -17,6 +18,7 @@ from server.protocol import chat
 from server.protocol.decoding import unknown_fields
 from server.protocol.reasoning import reasoning_of
 from server.protocol.tools import named_choice
+from server.protocol.turn import turn_of
 from server.routes.gateway import gateway_of
 from server.streaming.chat import ChatBody, ChatChunks, ChatShape
 from server.streaming.sse import CollectedAnswer, EventStream
@@ -81,7 +83,19 @@ def _job(wanted: chat.ChatRequest, context: RequestContext, model: ServedModel, 
         stop=wanted.stop_strings,
         num_choices=wanted.n or 1,
         tool_names=wanted.declared_tool_names,
-        last_user_text=wanted.last_user_text,
+        hints=_hints(wanted, context, model),
+    )
+
+
+def _hints(wanted: chat.ChatRequest, context: RequestContext, model: ServedModel) -> EngineHints:
+    turn = turn_of(wanted.messages)
+    return EngineHints(
+        tenant=context.tenant.name,
+        model=model.name,
+        last_user_text=turn.user_text,
+        last_role=turn.last_role,
+        last_text=turn.last_text,
+        num_tool_results=turn.num_tool_results,
     )
 
 

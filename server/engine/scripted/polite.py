@@ -18,7 +18,12 @@ ANSWER = "Thank you for your message. This is the scripted engine's fixed reply.
 
 
 def polite_rule(request: EngineRequest, vocabulary: Vocabulary) -> Rule:
-    """A well-formed answer in the channel that the prompt has opened; plain text where it has opened none."""
+    """A well-formed answer in the channel that the prompt has opened; plain text where it has opened none.
+
+    Where the request demands calls or JSON, it is an answer that obeys.
+    """
+    if request.hints.example is not None:
+        return Rule(reply=(Tokens(tuple(request.hints.example())),))
     markup = Markup(vocabulary)
     answer = vocabulary.encode(ANSWER)
     if markup.available:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from server.engine.base import EngineRequest
@@ -72,6 +72,8 @@ class Record:
 
 
 def _facts(request: EngineRequest) -> dict[str, Any]:
+    hints = asdict(replace(request.hints, example=None))
+    del hints["example"]  # code, and it would keep the request alive
     sampling = {**asdict(request.sampling), "stop_token_ids": list(request.sampling.stop_token_ids)}
     if request.sampling.logit_bias is not None:
         sampling["logit_bias"] = {str(token_id): bias for token_id, bias in request.sampling.logit_bias.items()}
@@ -83,5 +85,5 @@ def _facts(request: EngineRequest) -> dict[str, Any]:
         "reasoning_ended": request.reasoning_ended,
         "media": [{"content_hash": image.content_hash, "width": image.width, "height": image.height} for image in request.media],
         "sampling": sampling,
-        "hints": asdict(request.hints),
+        "hints": hints,
     }
