@@ -133,7 +133,8 @@ def engine_opener(settings: Settings) -> OpenEngine:
 
 def _scripted_opener(settings: Settings) -> OpenEngine:
     from server.engine.scripted.engine import ScriptedEngine
-    from server.engine.scripted.script import Script, read_script
+    from server.engine.scripted.rules import Script
+    from server.engine.scripted.script import read_script
     from server.vocabulary.byte import ByteVocabulary
     from server.vocabulary.load import load
 

@@ -22,9 +22,6 @@ import httpx
 import openai
 import pytest
 
-from server.engine.base import EngineHints
-from server.engine.scripted.script import Rule, Script
-
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "k3gw-wire-key-0123456789"
 START_TIMEOUT_S = 400.0
@@ -81,8 +78,8 @@ def _calls(*calls: dict[str, Any]) -> list[Any]:
     return [{"control": [*control, "</tools>", "</message>"]}, "stop"]
 
 
-def _rule(contains: str, reply: list[Any]) -> dict[str, Any]:
-    return {"when": {"contains": contains}, "tokens_per_step": 3, "reply": reply}
+def _rule(contains: str, reply: list[Any], **when: Any) -> dict[str, Any]:
+    return {"when": {"contains": contains, **when}, "tokens_per_step": 3, "reply": reply}
 
 
 RULES = [
@@ -90,35 +87,16 @@ RULES = [
     _rule("Answer as JSON", _says({"text": '{"city": "Paris", "country": "France"}'})),
     _rule("capital of France", _says({"text": "The capital of France is Paris."})),
     _rule("Say hello", _says({"text": "Hello! How can I help?"})),
-    _rule("and in Rome", _calls({"city": "Paris"}, {"city": "Rome"})),
-    _rule("and in Rome", _says({"text": "Sunny in both, 21 degrees."})),
-    _rule("weather in Paris", _calls({"city": "Paris"})),
-    _rule("weather in Paris", _says({"text": "It is sunny in Paris, 21 degrees."})),
+    _rule("and in Rome", _calls({"city": "Paris"}, {"city": "Rome"}), after_tools=0),
+    _rule("and in Rome", _says({"text": "Sunny in both, 21 degrees."}), last_role="tool"),
+    _rule("weather in Paris", _calls({"city": "Paris"}), after_tools=0),
+    _rule("weather in Paris", _says({"text": "It is sunny in Paris, 21 degrees."}), last_role="tool"),
 ]
-
-
-class Turns:
-    """A script whose rules are turns: a question asked again is answered by the next rule that fits, at last by the last.
-
-    Rules see the last user text only, which a tool's result does not change.
-    """
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-        self._asked: dict[str, int] = {}
-
-    def rule_for(self, hints: EngineHints) -> tuple[int, Rule] | None:
-        fitting = [(index, rule) for index, rule in enumerate(self._script.rules) if rule.when.holds(hints)]
-        turn = self._asked.get(hints.last_user_text, 0)
-        self._asked[hints.last_user_text] = turn + 1
-        same = [item for item in fitting if item[1].when == fitting[0][1].when]
-        return same[min(turn, len(same) - 1)] if same else None
 
 
 @pytest.fixture
 def scripted(start_gateway: Callable[..., Any]) -> Target:
     gateway = start_gateway(RULES)
-    gateway.engine._script = Turns(gateway.engine._script)
     return Target(f"{gateway.url}/v1", gateway.headers["authorization"].removeprefix("Bearer "))
 
 

@@ -1,5 +1,5 @@
 """An engine that plays scripts: no model, no vLLM, and the same contract.
 
-`script` reads the file, `rules` chooses the answer and `polite` gives one where none is chosen, `reply` cuts it into outputs,
+`script` reads the file, `rules` choose the answer and `polite` gives one where none is chosen, `reply` cuts it into outputs,
 `engine` paces and delivers them.
 """

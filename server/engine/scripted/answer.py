@@ -9,7 +9,7 @@ from server.engine.base import EngineDelta, EngineStats, Speculation, TokenLogpr
 from server.engine.scripted.cache import CachedSequence
 from server.engine.scripted.record import Entry
 from server.engine.scripted.reply import Output
-from server.engine.scripted.script import Rule
+from server.engine.scripted.rules import Rule
 
 
 class Answer:

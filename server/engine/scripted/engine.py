@@ -19,8 +19,8 @@ from server.engine.scripted.cache import CachedSequence, PrefixCache
 from server.engine.scripted.polite import chat_text, polite_rule
 from server.engine.scripted.record import Entry, Record
 from server.engine.scripted.reply import Ending, Output, Wait, Word, outputs
+from server.engine.scripted.rules import Script
 from server.engine.scripted.run import Cut, Run, Seats
-from server.engine.scripted.script import Script
 from server.engine.scripted.timer import LoopTimer, Timer
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
 from server.vocabulary.base import Vocabulary

@@ -9,7 +9,7 @@ from typing import Any
 from server.engine.base import EngineRequest
 from server.engine.scripted.markup import Markup
 from server.engine.scripted.reply import Tokens
-from server.engine.scripted.script import Rule
+from server.engine.scripted.rules import Rule
 from server.errors import InvalidRequestError
 from server.vocabulary.base import Vocabulary
 

@@ -1,6 +1,6 @@
-"""Scripts: which answer the scripted engine gives to which request.
+"""Reading scripts.
 
-Role: reads the file that `--script` names. A script is a list of rules, tried in order; the first whose `when` holds wins.
+Role: from the file that `--script` names to rules.
 Invariant: a script is read whole before anything is served, and every mistake in it is reported at once, each with its place.
 Must not: know how answers are paced or delivered (`engine.py`).
 
@@ -19,20 +19,21 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from server.engine.base import EngineHints
 from server.engine.scripted.markup import MARKERS, Markup, json_kind
 from server.engine.scripted.mistakes import ABSENT, Mistakes, shown
 from server.engine.scripted.reply import Repeat, Step, Tokens, Wait, Word
+from server.engine.scripted.rules import DraftFigures, Rule, Script, When
 from server.vocabulary.base import Vocabulary
 
 _RULE_KEYS = ("when", "tokens_per_step", "step_interval_ms", "reply", "cached_tokens", "spec")
-_WHEN_KEYS = ("contains", "regex", "tenant", "model")
+_WHEN_TEXTS = ("contains", "regex", "tenant", "model", "last_role", "last_contains")
+_WHEN_KEYS = (*_WHEN_TEXTS, "after_tools")
+_ROLES = ("user", "assistant", "tool", "system", "developer")
 _ENDINGS = tuple(word.value for word in Word)
 _ELEMENT_KEYS = {"call": ("tool", "index"), "argument": ("key", "type", "value")}
 _STEP_KEYS = ("text", "control", "ids", "wait_ms", "repeat", "call", "argument")
@@ -44,56 +45,6 @@ class ScriptError(ValueError):
     def __init__(self, mistakes: list[str]) -> None:
         super().__init__("the script has mistakes:\n" + "\n".join(f"  {mistake}" for mistake in mistakes))
         self.mistakes = mistakes
-
-
-@dataclass(slots=True, frozen=True)
-class When:
-    """Which requests a rule answers; all that is given must hold. `contains` and `regex` look at the last user text."""
-
-    contains: str | None = None
-    regex: re.Pattern[str] | None = None
-    tenant: str | None = None
-    model: str | None = None
-
-    def holds(self, hints: EngineHints) -> bool:
-        """Whether the rule answers a request with these facts."""
-        return (
-            (self.contains is None or self.contains in hints.last_user_text)
-            and (self.regex is None or self.regex.search(hints.last_user_text) is not None)
-            and (self.tenant is None or self.tenant == hints.tenant)
-            and (self.model is None or self.model == hints.model)
-        )
-
-
-@dataclass(slots=True, frozen=True)
-class DraftFigures:
-    """Speculation that a rule pretends: in each step, of `draft` drafted tokens `accepted` are taken."""
-
-    draft: int
-    accepted: int
-
-
-@dataclass(slots=True, frozen=True)
-class Rule:
-    """One answer. `cached_tokens` None means: simulate a prefix cache; a number is reported as it is, fitting or not."""
-
-    reply: tuple[Step, ...]
-    when: When = When()
-    tokens_per_step: int = 1
-    step_interval_s: float = 0.0
-    cached_tokens: int | None = None
-    spec: DraftFigures | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class Script:
-    """Rules in the order they are tried."""
-
-    rules: tuple[Rule, ...] = ()
-
-    def rule_for(self, hints: EngineHints) -> tuple[int, Rule] | None:
-        """The first rule that answers such a request, with its index; None where none does."""
-        return next(((index, rule) for index, rule in enumerate(self.rules) if rule.when.holds(hints)), None)
 
 
 def read_script(path: Path, vocabulary: Vocabulary) -> Script:
@@ -151,14 +102,19 @@ class _Reader:
         if data is None:
             return When()
         data = self.mistakes.mapping(data, path, _WHEN_KEYS)
-        words = {key: self.mistakes.string(value, f"{path}.{key}") for key, value in data.items() if key in _WHEN_KEYS}
-        regex = None
-        if "regex" in words:
+        texts = {key: self.mistakes.string(data[key], f"{path}.{key}") for key in _WHEN_TEXTS if key in data}
+        given: dict[str, Any] = dict(texts)
+        if "regex" in texts:
             try:
-                regex = re.compile(words["regex"])
+                given["regex"] = re.compile(texts["regex"])
             except re.error as error:
-                self.mistakes.add(f"{path}.regex", f"`{words['regex']}` is not a regular expression: {error}")
-        return When(words.get("contains"), regex, words.get("tenant"), words.get("model"))
+                self.mistakes.add(f"{path}.regex", f"`{texts['regex']}` is not a regular expression: {error}")
+        if isinstance(role := data.get("last_role"), str) and role not in _ROLES:
+            roles = ", ".join(f"`{name}`" for name in _ROLES)
+            self.mistakes.add(f"{path}.last_role", f"{shown(role)} is no role; roles are {roles}")
+        if "after_tools" in data:
+            given["after_tools"] = self.mistakes.integer(data["after_tools"], f"{path}.after_tools")
+        return When(**given)
 
     def _spec(self, data: Any, path: str) -> DraftFigures | None:
         if data is None:

@@ -51,6 +51,21 @@ async def test_without_a_rule_the_reply_is_polite_and_in_the_open_channel(
     assert expected == await staged().text([*vocabulary.encode("Hi"), *opened])
 
 
+async def test_without_a_rule_an_example_is_played_where_the_request_has_one(staged: Staged, vocabulary: ByteVocabulary) -> None:
+    asked: list[int] = []
+
+    def example() -> list[int]:
+        asked.append(1)
+        return vocabulary.encode('{"a":1}')
+
+    stage = staged([{"when": {"contains": "x"}, "reply": [{"text": "X"}]}])
+    assert "X<|end_of_msg|>" == await stage.text(hints=EngineHints(last_user_text="x", example=example))
+    assert [] == asked  # a rule wins, and nothing is made in vain
+    assert '{"a":1}<|end_of_msg|>' == await stage.text(hints=EngineHints(last_user_text="y", example=example))
+    recorded = json.loads(json.dumps(stage.engine.recorded()))  # an example is no JSON, and is left out
+    assert [0, None] == [entry["rule"] for entry in recorded["requests"]]
+
+
 async def test_typed_markers_open_no_channel(staged: Staged) -> None:
     assert f"{ANSWER}<|end_of_msg|>" == await staged().text("<|open|>think<|sep|>")
 
@@ -139,7 +154,8 @@ async def test_a_request_and_its_end_are_recorded(staged: Staged) -> None:
     assert [{"content_hash": "cafe", "width": 3, "height": 2}] == entry["media"]
     assert (2, {"5": 1.5}, [7]) == tuple(entry["sampling"][key] for key in ("max_tokens", "logit_bias", "stop_token_ids"))
     assert ("length", 2, 0) == tuple(entry[key] for key in ("end", "num_generated_tokens", "rule"))
-    assert "hi" == entry["hints"]["last_user_text"]
+    facts = {"tenant": "", "model": "", "last_user_text": "hi", "last_role": "", "last_text": "", "num_tool_results": 0}
+    assert facts == entry["hints"]
 
 
 async def test_aborts_are_recorded(staged: Staged) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from server.engine.base import EngineHints, Sampling
 from server.engine.scripted.reply import Ending, Output, Wait, Word, outputs
-from server.engine.scripted.script import DraftFigures, Script, ScriptError, parse_script, read_script
+from server.engine.scripted.rules import DraftFigures, Script
+from server.engine.scripted.script import ScriptError, parse_script, read_script
 from server.vocabulary.byte import ByteVocabulary
 from server.vocabulary.load import load
 
+DOCUMENTED = Path(__file__).resolve().parents[3] / "docs" / "scripted.md"
 VOCABULARY = ByteVocabulary()
 OPEN, CLOSE, SEP, END = (VOCABULARY.control[f"<|{name}|>"] for name in ("open", "close", "sep", "end_of_msg"))
 
@@ -162,6 +164,14 @@ def test_an_answer_that_ignores_its_end_starts_over() -> None:
         ({"regex": "^a+$"}, EngineHints(last_user_text="aaa"), EngineHints(last_user_text="baaa")),
         ({"tenant": "acme"}, EngineHints(tenant="acme"), EngineHints(tenant="acme2")),
         ({"model": "k3"}, EngineHints(model="k3"), EngineHints(model="")),
+        ({"last_role": "tool"}, EngineHints(last_role="tool"), EngineHints(last_role="user")),
+        (
+            {"last_contains": "rain"},
+            EngineHints(last_text="no rain", last_user_text="x"),
+            EngineHints(last_text="x", last_user_text="rain"),
+        ),
+        ({"after_tools": 0}, EngineHints(num_tool_results=0), EngineHints(num_tool_results=1)),
+        ({"after_tools": 2}, EngineHints(num_tool_results=2), EngineHints(num_tool_results=3)),
         (
             {"contains": "x", "regex": "y", "tenant": "t", "model": "m"},
             EngineHints("t", "m", "xy"),
@@ -232,31 +242,26 @@ def test_k3s_markers_are_the_ids_of_k3s_vocabulary(shared: Path) -> None:
     assert expected == [token_id for step in rule.reply for token_id in getattr(step, "token_ids", ())]
 
 
-def test_the_documented_example_is_a_script(tmp_path: Path) -> None:
+def test_the_documented_examples_are_scripts(tmp_path: Path) -> None:
     path = tmp_path / "script.yaml"
-    path.write_text(
-        """
-- when: {contains: "weather"}
-  tokens_per_step: 4
-  step_interval_ms: 0
-  reply:
-    - text: "Let me look."
-    - control: [close, think, sep]
-    - ids: [258, 27, 261]
-    - wait_ms: 500
-    - repeat: {times: 1000, of: [{text: "lorem "}]}
-    - call: {tool: f, index: 1}
-    - argument: {key: k, type: string, value: "v"}
-    - control: ["</call>", "</tools>", {call: {tool: g, index: 2}}]
-    - stop
-  cached_tokens: 128
-  spec: {draft: 7, accepted: 3}
-- reply: [length]
-- reply: [error]
-- reply: [die]
-- reply: [hang]
-"""
-    )
-    script = read_script(path, VOCABULARY)
-    assert [9, 1, 1, 1, 1] == [len(rule.reply) for rule in script.rules]
-    assert ["stop", "length", "error", "die", "hang"] == [rule.reply[-1] for rule in script.rules]
+    examples = DOCUMENTED.read_text(encoding="utf-8").split("```yaml\n")[1:]
+    scripts = []
+    for example in examples:
+        path.write_text(example.partition("```")[0], encoding="utf-8")
+        scripts.append(read_script(path, VOCABULARY))
+    every_step, loop = (script.rules for script in scripts)
+    assert [(9, "stop", 128, DraftFigures(7, 3))] == [(len(r.reply), r.reply[-1], r.cached_tokens, r.spec) for r in every_step]
+    asked = {"last_user_text": "the weather?"}
+    said = [
+        EngineHints(last_role="user", num_tool_results=0, **asked),
+        EngineHints(last_role="tool", last_text="sunny", num_tool_results=2, **asked),
+        EngineHints(last_role="tool", last_text="error: no such city", num_tool_results=2, **asked),
+    ]
+    found = [scripts[1].rule_for(hints) for hints in said]
+    assert [loop[0], loop[2], loop[1]] == [rule and rule[1] for rule in found]
+
+
+@pytest.mark.parametrize("word", list(Word))
+def test_every_ending_is_a_step(word: Word) -> None:
+    (rule,) = parse_script([{"reply": [str(word)]}], VOCABULARY).rules
+    assert (word,) == rule.reply
