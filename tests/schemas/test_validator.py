@@ -12,7 +12,7 @@ import pytest
 from server.schemas.check import check_schema
 from server.schemas.cost import MAX_VISITS, num_visits
 from server.schemas.document import Document
-from server.schemas.validator import MAX_SUBSCHEMAS, SchemaValidator
+from server.schemas.validator import MAX_HELD_PATTERNS, MAX_SUBSCHEMAS, SchemaValidator
 from tests.schemas.test_argument_types import VALUES, random_schema
 
 
@@ -81,6 +81,13 @@ def test_a_schema_too_large_to_prepare_holds_nothing() -> None:
     assert "not of type" in (validator(within).errors_in('{"p7": 1}') or "")
     assert validator(beyond).errors_in('{"p7": 1}') is None
     assert not validator(beyond).holds
+
+
+def test_more_patterns_than_can_be_prepared_hold_nothing() -> None:
+    patterns = {f"p{number}": {"pattern": f"^{number}"} for number in range(MAX_HELD_PATTERNS)}
+
+    assert "does not match" in (validator({"properties": patterns}).errors_in('{"p7": "x"}') or "")
+    assert not validator({"properties": patterns, "pattern": "^a"}).holds
 
 
 BRANCHING = {
