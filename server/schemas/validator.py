@@ -17,7 +17,7 @@ from server.schemas.document import Document, written
 from server.schemas.patterns import OPTIONS, without_unenforced
 
 MAX_SUBSCHEMAS: Final = 3000
-MAX_HELD_PATTERNS: Final = 500
+MAX_HELD_PATTERNS: Final = 100
 MAX_SCHEMA_BYTES: Final = 512 * 1024
 """Of a schema that values are held to. Preparing it is one call of native code, during which nobody else runs."""
 

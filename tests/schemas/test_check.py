@@ -167,7 +167,19 @@ def test_usual_patterns_are_enforced(pattern: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"^(?!a)b", r"(?<=a)b", r"(a)\1", r"(?<n>a)\k<n>", r"^[\w-.]+@[\w-]+$", "^{a}$", "^[^]+$", "a{,3}", r"(\w{1000}){1000}"],
+    [
+        r"^(?!a)b",
+        r"(?<=a)b",
+        r"(a)\1",
+        r"(?<n>a)\k<n>",
+        r"^[\w-.]+@[\w-]+$",
+        "^{a}$",
+        "^[^]+$",
+        "a{,3}",
+        r"(\w{1000}){1000}",
+        r"(\p{L}{1,9}|[a-z]{99})+",
+        r"\u{1F600}(?=a)",
+    ],
 )
 def test_patterns_beyond_the_linear_engine_are_taken(pattern: str) -> None:
     assert (False, True) == (is_enforced(pattern), is_pattern(pattern))
