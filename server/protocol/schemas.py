@@ -14,7 +14,7 @@ from server.protocol.chat import ChatRequest
 from server.schemas.declared import DeclaredTools
 from server.schemas.library import KnownSchema, SchemaLibrary
 
-_LONG_BYTES: Final = 32 * 1024
+_LONG_BYTES: Final = 16 * 1024
 
 
 @dataclass(slots=True, frozen=True)

@@ -42,9 +42,9 @@ class KnownSchema:
 
 
 class SchemaLibrary:
-    """Keeps up to `max_schemas` schemas of up to `max_bytes` of JSON together."""
+    """Keeps up to `max_schemas` schemas of up to `max_bytes` of JSON together; in memory they take about ten times that."""
 
-    def __init__(self, max_schemas: int = 4096, max_bytes: int = 32 * 1024 * 1024) -> None:
+    def __init__(self, max_schemas: int = 4096, max_bytes: int = 16 * 1024 * 1024) -> None:
         self._max_schemas = max_schemas
         self._max_bytes = max_bytes
         self._num_bytes = 0

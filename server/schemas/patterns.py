@@ -22,6 +22,8 @@ _IN_PYTHON: Final = (
     (r"\\k<(\w+)>", r"(?P=\1)"),
     (r"\[\^\]", r"[\\s\\S]"),
     (r"(\\[dDsSwW])-(?!\])", r"\1\\-"),
+    (r"\(\?[a-z]+:", "(?:"),  # case makes no difference to what is well-formed, but compiling takes ten times as long
+    (r"\(\?[a-z]+\)", ""),
     (r"\\[pP]\{[^{}]*\}", r"\\w"),
     (r"\\u\{[0-9a-fA-F]+\}|\\c[A-Za-z]", "x"),
 )

@@ -80,6 +80,8 @@ class SchemaValidator:
             return None
         try:
             value = msgspec.json.decode(text)
+        except msgspec.ValidationError:  # a number that no float can be
+            return None
         except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
             return f"it is not JSON: {cut(str(error), _MAX_WORDS)}"
         return self.errors(value)

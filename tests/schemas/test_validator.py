@@ -43,6 +43,7 @@ def validator(schema: Any) -> SchemaValidator:
         (True, "1", None),
         (False, "1", "False schema"),
         ({"type": "integer"}, "123456789012345678901234567890", None),
+        ({"type": "number"}, "1e400", None),
         ({"uniqueItems": True}, "[1, 1.0]", "non-unique"),
     ],
 )
