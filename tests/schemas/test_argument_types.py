@@ -11,6 +11,7 @@ from server.schemas.argument_types import argument_types, root_types, types_of_v
 from server.schemas.check import check_schema
 from server.schemas.document import Document
 from server.schemas.validator import SchemaValidator
+from tests.schemas.random_schemas import VALUES, random_schema
 
 NUMBER = frozenset({"number", "integer"})
 STRING = frozenset({"string"})
@@ -86,27 +87,6 @@ def test_in_old_drafts_a_reference_stands_alone() -> None:
         check_schema({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, "s")
     )
     assert {"p": STRING} == argument_types(check_schema(schema, "s"))
-
-
-VALUES: list[Any] = ["", "a", 0, 1, 2.0, 1.5, True, False, None, [], [1], {}, {"b": 1}]
-
-
-def random_schema(chance: random.Random, depth: int = 3) -> Any:
-    kinds = ["type", "types", "enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref", "true", "if"]
-    kind = chance.choice(kinds if depth else ["type", "enum", "const", "$ref"])
-    names = ["string", "integer", "number", "boolean", "null", "object", "array"]
-    inner = [random_schema(chance, depth - 1) for _ in range(chance.randint(1, 3))] if depth else []
-    return {
-        "type": {"type": chance.choice(names)},
-        "types": {"type": chance.sample(names, 2)},
-        "enum": {"enum": chance.sample(VALUES, 3)},
-        "const": {"const": chance.choice(VALUES)},
-        "$ref": {"$ref": f"#/$defs/{chance.randint(0, 2)}"},
-        "true": True,
-        "not": {"not": inner[0] if inner else {}},
-        "if": {"if": inner[0] if inner else {}, "then": {"type": "string"}, "type": chance.sample(names, 3)},
-        **{word: {word: inner} for word in ("anyOf", "oneOf", "allOf")},
-    }[kind]
 
 
 @pytest.mark.parametrize("num", [300, pytest.param(20_000, marks=pytest.mark.long)])

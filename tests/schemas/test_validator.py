@@ -13,7 +13,7 @@ from server.schemas.check import check_schema
 from server.schemas.cost import MAX_VISITS, num_visits
 from server.schemas.document import Document
 from server.schemas.validator import MAX_HELD_PATTERNS, MAX_SUBSCHEMAS, SchemaValidator
-from tests.schemas.test_argument_types import VALUES, random_schema
+from tests.schemas.random_schemas import VALUES, random_schema
 
 
 def validator(schema: Any) -> SchemaValidator:
