@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from server.grammar import strings
 from server.grammar.automaton import Automaton, TooLargeError
 from server.grammar.base import Bounds
-from server.grammar.characters import CharSet
+from server.grammar.characters import ANY, CharSet
 from server.grammar.constants import spellable
 from server.grammar.keys import MAX_COUNTED, Layout, Member, members
 from server.grammar.nodes import NOTHING, Literal, Node, Repeat, Rules, Word, choice, sequence
@@ -54,7 +54,8 @@ class Fields:
         self.required: set[str] = set()
         self.names: Automaton | None = None
         self.others: Parts | None = ()
-        self.low, self.high = 0, None
+        self.low = 0
+        self.high: int | None = None
         self._note = note
         tables = [(part, mapping(part, "properties", note), self._compiled(part)) for part in parts]
         for part, properties, _ in tables:
@@ -94,7 +95,7 @@ class Fields:
             self.high = most if self.high is None else min(self.high, most)
         names = part.schema.get("propertyNames")
         if isinstance(names, Mapping):
-            found = strings.text((Part(names, part.below("propertyNames")),), strings.ANY, self._note)
+            found = strings.text((Part(names, part.below("propertyNames")),), ANY, self._note)
             self.names = found.automaton if self.names is None else strings.both(self.names, found.automaton)
             if set(names) - {"type", "pattern", "format", "minLength", "maxLength", "description", "title"} or found.most_chars:
                 self._note(part.below("propertyNames"))

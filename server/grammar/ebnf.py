@@ -130,14 +130,15 @@ class Printer:
         for state, edges in enumerate(word.automaton.edges):
             options = [self._ending(word)] if word.automaton.accepting[state] else []
             for chars, target in edges:
-                options += [f"{text} {_state_name(name, target)}" for text in self._characters(word, chars)]
+                texts = self._characters(word, chars, loop=target == state)
+                options += [f"{text} {_state_name(name, target)}" for text in texts]
                 if target == state:
                     options += self._beginnings(word, name, chars, edges)
             body = " | ".join(options)
             self._lines.append(f"{_state_name(name, state)} ::= {f'({body}){look_ahead}' if look_ahead else body}")
 
-    def _characters(self, word: Word, chars: CharSet) -> list[str]:
-        """Ways to write one of `chars`."""
+    def _characters(self, word: Word, chars: CharSet, *, loop: bool) -> list[str]:
+        """Ways to write one of `chars`; the rare ones only in a `loop`, as they make each state's mask dearer."""
         plain = characters.intersection(chars, QUOTED_PLAIN) if word.quoted else chars
         firsts = _letters(characters.intersection(plain, self._guard.firsts))
         texts: list[str] = []
@@ -146,7 +147,7 @@ class Printer:
         if word.quoted:
             if short := "".join(letter for character, letter in _SHORT_ESCAPES.items() if characters.contains(chars, character)):
                 texts.append(f'"\\\\" {_class(characters.of(short))}')
-            if not characters.minus(QUOTED, chars):
+            if loop and not characters.minus(QUOTED, chars):
                 texts += _UNICODE_ESCAPES
         if firsts:
             texts.append(f"Token({', '.join(str(self._guard.token_of(first)) for first in firsts)})")
@@ -174,7 +175,7 @@ class Printer:
         """
         automaton = word.automaton
         if len(automaton.edges) == 1:
-            texts = self._characters(word, automaton.edges[0][0][0])
+            texts = self._characters(word, automaton.edges[0][0][0], loop=True)
             tokens = [text for text in texts if text.startswith("Token")]
             runs = [f"{text} {name}_run" for text in texts if not text.startswith("Token")]
             self._lines.append(f'{name}_run ::= "" | {" | ".join(runs)}')
