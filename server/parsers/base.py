@@ -20,8 +20,8 @@ TypesOf = Callable[[str], Mapping[str, frozenset[str]]]
 class Expected:
     """What the request lets the answer be; None: not known. It changes how things are read, never whether they can be.
 
-    `tool_names`: the declared tools. `max_calls`: how many calls are delivered; those beyond it are dropped. `types_of`: tool name
-    -> argument key -> the JSON Schema types that the value may have, any of `string integer number boolean null object array`;
+    `tool_names`: the declared tools. `max_calls`: how many calls are delivered; those beyond it are dropped. `types_of`: name of
+    a tool -> argument key -> the JSON Schema types that the value may have, of `string integer number boolean null object array`;
     a key that is absent may have any. It is asked once for each call, declared or not, and must not raise.
     """
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from server.events import ContentDelta, Event, Finish, ReasoningDelta, ToolCallArguments
 from server.parsers.base import ANYTHING, Expected
-from server.parsers.kimi_k3_header import Header
+from server.parsers.kimi_k3_header import SEPARATOR, Header
 from server.parsers.kimi_k3_message import Message, Place
 from server.parsers.recovery import Recoveries, Recovery
 from server.vocabulary.base import Vocabulary
@@ -26,14 +26,16 @@ _OPEN: Final = b"<|open|>"
 _CLOSE: Final = b"<|close|>"
 _END: Final = b"<|end_of_msg|>"
 _SPELLED: Final = (_OPEN, _CLOSE, _END)
-_THINK_OPENER: Final = b"<|open|>think<|sep|>"  # the prompt's last marker, which the model sometimes writes once more
+_THINK_OPENER: Final = b"<|open|>think<|sep|>"
+_RESPONSE_OPENER: Final = b"<|open|>response<|sep|>"
 
 
 class KimiK3Parser:
     """Reads one answer. `_flowing`: nothing stands between the next ordinary token and the body that it is text of."""
 
     __slots__ = ("_close", "_control_ids", "_decoder", "_end", "_ended", "_flowing", "_fresh", "_header", "_held", "_message",
-                 "_num_reasoning", "_open", "_pending", "_pieces", "_recoveries", "_sep", "_texts", "_unread")  # fmt: skip
+                 "_num_reasoning", "_open", "_openers", "_pending", "_pieces", "_recoveries", "_sep", "_texts",
+                 "_unread")  # fmt: skip
 
     def __init__(
         self, vocabulary: Vocabulary, texts: Mapping[int, str], *, thinking: bool, expected: Expected = ANYTHING
@@ -57,11 +59,13 @@ class KimiK3Parser:
         self._pending = False  # the decoder holds the beginning of a character
         self._header: Header | None = None
         self._held = bytearray()  # the beginning of a spelled marker
-        self._fresh = thinking  # nothing but the beginning of the think opener was read
+        # What the model sometimes spells before all else: once more the prompt's last marker, or that it won't think.
+        self._openers = (_THINK_OPENER, _RESPONSE_OPENER) if thinking else (_RESPONSE_OPENER,)
+        self._fresh = True  # nothing but the beginning of one of these was read
         self._unread = 0  # ordinary tokens of which it is not known whether they are text
         self._num_reasoning = 0
         self._ended = False
-        self._flowing = not thinking
+        self._flowing = False
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -80,8 +84,8 @@ class KimiK3Parser:
                 self._num_reasoning += 1
                 message.remember(text)
                 return [ReasoningDelta(text)]
-            fragment = message.fragment(text)
-            return [ToolCallArguments(message.index, fragment)] if fragment else []
+            fragment = message.calls.fragment(text)
+            return [ToolCallArguments(message.calls.index, fragment)] if fragment else []
         texts = self._texts
         for token_id in token_ids:
             if self._flowing and (text := texts.get(token_id)) is not None:
@@ -130,11 +134,16 @@ class KimiK3Parser:
     def _separator(self) -> None:
         header = self._header
         if header is None:
-            self._recoveries.count(Recovery.STRAY_CONTROL)
+            if self._fresh and bytes(self._held) + SEPARATOR in self._openers:
+                self._first_text(SEPARATOR)
+            else:
+                self._recoveries.count(Recovery.STRAY_CONTROL)
         elif not header.name:
             self._header = None
             self._recoveries.count(Recovery.BROKEN_MARKER)
         else:
+            if header.spelled:
+                self._recoveries.count(Recovery.SPELLED_MARKER)
             header.close()
             self._marker(header)
 
@@ -216,18 +225,18 @@ class KimiK3Parser:
 
     def _first_text(self, data: bytes) -> None:
         self._held += data
-        if len(self._held) < len(_THINK_OPENER) and _THINK_OPENER.startswith(self._held):
-            return
         held = bytes(self._held)
+        if any(len(held) < len(opener) and opener.startswith(held) for opener in self._openers):
+            return
         self._held.clear()
         self._fresh = False
-        if held.startswith(_THINK_OPENER):
+        opener = next((opener for opener in self._openers if held.startswith(opener)), b"")
+        if opener:
             self._recoveries.count(Recovery.SPELLED_MARKER)
             self._unread = 0
-            self._message.open("think", {})
-            held = held[len(_THINK_OPENER) :]
-        if held:
-            self._text(held)
+            self._message.open("think" if opener is _THINK_OPENER else "response", {})
+        if held := held[len(opener) :]:
+            self._ordinary(held)
 
     def _between(self, data: bytes) -> None:
         """Between elements: blanks are dropped, spelled markers understood, other text is text astray."""

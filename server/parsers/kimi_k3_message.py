@@ -1,6 +1,7 @@
 """What K3's markers and texts mean: the grammar of one answer as a state machine.
 
-Role: `kimi_k3.py` reads tokens as markers and text; this says what each is at the place where it stands. With O C S for `<|open|>
+Role: `kimi_k3.py` reads tokens as markers and text; this says what each is at the place where it stands, and `kimi_k3_calls.py`
+what becomes of the calls. With O C S for `<|open|>
 <|close|> <|sep|>` an answer is
 
     reasoning C think S  O response S  content C response S  [O tools S  call+  C tools S]  C message S
@@ -18,10 +19,10 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
-from server.events import FinishReason, ToolCallCut, ToolCallEnd, ToolCallStart
-from server.parsers.arguments import CallArguments
+from server.events import FinishReason
 from server.parsers.base import Expected
 from server.parsers.event_run import EventRun
+from server.parsers.kimi_k3_calls import Calls
 from server.parsers.recovery import Recoveries, Recovery
 
 MAX_REPEATED_TEXTS: Final = 4096  # about as many tokens
@@ -52,22 +53,18 @@ _UNCLOSED: Final = {
 
 
 class Message:
-    """One answer. `place` and `index`, of the last call, are to be read; `run` collects the events."""
+    """One answer. `place` and `calls` are to be read; `run` collects the events."""
 
-    __slots__ = ("_answered", "_arguments", "_astray", "_expected", "_recoveries", "_thought", "index", "num_ended", "place",
-                 "run")  # fmt: skip
+    __slots__ = ("_answered", "_astray", "_recoveries", "_thought", "calls", "place", "run")
 
     def __init__(self, *, thinking: bool, expected: Expected, recoveries: Recoveries) -> None:
         self.place = Place.THINK if thinking else Place.RESPONSE
         self.run = EventRun()
-        self.num_ended = 0  # calls delivered
-        self._expected = expected
+        self.calls = Calls(expected, self.run, recoveries)
         self._recoveries = recoveries
         self._answered = not thinking  # a response or a call was opened
         self._thought: list[str] = []  # what think says, while it may turn out to be the answer
         self._astray = False  # text is being dropped
-        self.index = -1  # of the last call
-        self._arguments: CallArguments | None = None  # of the open call, if it has a tool
 
     @property
     def in_body(self) -> bool:
@@ -82,11 +79,7 @@ class Message:
         elif self.place is Place.RESPONSE:
             self.run.content(text)
         else:
-            self.run.arguments(self.index, self.fragment(text))
-
-    def fragment(self, text: str) -> str:
-        """What `text` of the open value adds to the arguments of call `index`."""
-        return "" if self._arguments is None else self._arguments.feed(text)
+            self.run.arguments(self.calls.index, self.calls.fragment(text))
 
     def remember(self, text: str) -> None:
         """Keep reasoning for the case that it is the answer, up to one text more than may be repeated."""
@@ -101,9 +94,7 @@ class Message:
         elif self.place is Place.AFTER_RESPONSE:
             self._count(Recovery.TEXT_AFTER_RESPONSE)
             self._enter_response()
-        elif self.place is Place.CALL and self._arguments is not None and self._arguments.empty and start.startswith(b"{"):
-            self._count(Recovery.BARE_JSON_ARGUMENTS)
-            self._arguments.open_object()
+        elif self.place is Place.CALL and start.startswith(b"{") and self.calls.open_bare_object():
             self.place = Place.VALUE
         else:
             if not self._astray:
@@ -162,20 +153,8 @@ class Message:
             self._count(Recovery.MISSING_OPENER)
         self._end_call(closed=False)
         self.place = Place.CALL
-        tool = attributes.get("tool")
-        if not tool:
-            self._count(Recovery.UNNAMED_CALL)
-            return
-        expected = self._expected
-        if expected.max_calls is not None and self.index + 1 >= expected.max_calls:
-            self._count(Recovery.EXTRA_CALL if expected.max_calls else Recovery.FORBIDDEN_CALL)
-            return
-        if expected.tool_names is not None and tool not in expected.tool_names:
-            self._count(Recovery.UNDECLARED_TOOL)
-        self._answered = True
-        self.index += 1
-        self._arguments = CallArguments(self._count)
-        self.run.add(ToolCallStart(self.index, tool))
+        if self.calls.open(attributes):
+            self._answered = True
 
     def _open_element(self, tag: str, attributes: Mapping[str, str]) -> None:
         if self.place is Place.VALUE:
@@ -184,13 +163,10 @@ class Message:
             self._count(Recovery.MISPLACED_MARKER)
             return
         self.place = Place.VALUE
-        if self._arguments is None:
-            return
         if tag == "json":
-            self._arguments.open_object()
+            self.calls.open_object()
         else:
-            opened = self._arguments.open_argument(attributes.get("key"), attributes.get("type"))
-            self.run.arguments(self.index, opened)
+            self.calls.open_argument(attributes)
 
     def close(self, tag: str) -> None:
         """`<|close|>tag<|sep|>`."""
@@ -255,12 +231,11 @@ class Message:
             self._count(_UNCLOSED[self.place])
         if self.place is Place.CALL and reason == "stop":
             self._end_call(closed=False)
-        elif self._arguments is not None:
-            self._arguments = None
-            self.run.add(ToolCallCut(self.index))
+        else:
+            self.calls.cut()
         if reason == "length":
             return FinishReason.LENGTH
-        return FinishReason.TOOL_CALLS if self.num_ended else FinishReason.STOP
+        return FinishReason.TOOL_CALLS if self.calls.num_ended else FinishReason.STOP
 
     def _leave(self) -> None:
         """Close whatever is open, because something else begins."""
@@ -276,8 +251,7 @@ class Message:
         if not closed:
             self._count(Recovery.UNCLOSED_ARGUMENT)
         self.place = Place.CALL
-        if self._arguments is not None:
-            self.run.arguments(self.index, self._arguments.close_element())
+        self.calls.close_value()
 
     def _end_call(self, *, closed: bool) -> None:
         self._end_value(closed=False)
@@ -286,11 +260,7 @@ class Message:
         if not closed:
             self._count(Recovery.UNCLOSED_CALL)
         self.place = Place.TOOLS
-        if self._arguments is not None:
-            self.run.arguments(self.index, self._arguments.close())
-            self.run.add(ToolCallEnd(self.index))
-            self._arguments = None
-            self.num_ended += 1
+        self.calls.close()
 
     def _enter_response(self) -> None:
         self._answered, self.place = True, Place.RESPONSE

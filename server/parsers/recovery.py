@@ -46,6 +46,7 @@ class Recovery(StrEnum):
     BARE_JSON_ARGUMENTS = "bare_json_arguments"  # an object right in the call: read as its JSON body
     UNTYPED_ARGUMENT = "untyped_argument"  # no type, or one that JSON doesn't have: JSON if it reads as JSON, else a string
     WRONG_TYPE = "wrong_type"  # valid JSON of another type than the tag says: delivered as it is
+    COERCED_VALUE = "coerced_value"  # another type than the tag says, because the schema has only that: read as the schema wants
     INVALID_JSON = "invalid_json"  # repaired, or delivered as a string
 
 

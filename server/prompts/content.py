@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from server.errors import ContextLengthError, InvalidRequestError
 from server.prompts.base import Conversation
-from server.protocol.quoting import shown
+from server.quoting import shown
 
 NUM_LONG_AT_ONCE: Final = 2
 """Long conversations that one format renders at the same time; more would only keep each other, and the event loop, waiting."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from server.errors import InvalidRequestError
 from server.prompts.base import Conversation, Prompt
 from server.prompts.content import NUM_LONG_AT_ONCE, check_room, is_long, texts_of
-from server.protocol.quoting import shown
+from server.quoting import shown
 
 _OPTIONS: Final = (
     "clear_thinking", "date_string", "enable_thinking", "preserve_thinking", "reasoning_effort", "thinking", "thinking_budget",

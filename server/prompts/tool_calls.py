@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from server.errors import InvalidRequestError
 from server.prompts.xtml import Writer
-from server.protocol.quoting import shown
+from server.quoting import shown
 
 Message = Mapping[str, Any]
 Call = Mapping[str, Any]

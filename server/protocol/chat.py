@@ -15,9 +15,9 @@ import msgspec
 from server.errors import InvalidRequestError
 from server.protocol.decoding import decode
 from server.protocol.messages import Message, check_messages
-from server.protocol.quoting import shown
 from server.protocol.sizes import MAX_JSON_BYTES, check_sizes
 from server.protocol.tools import check_response_format, check_tool_choice, check_tools, tool_names
+from server.quoting import shown
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16

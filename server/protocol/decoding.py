@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from server.errors import InvalidRequestError
-from server.protocol.quoting import cut
+from server.quoting import cut
 
 T = TypeVar("T")
 

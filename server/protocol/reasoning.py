@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 from server.errors import InvalidRequestError
-from server.protocol.quoting import shown
+from server.quoting import shown
 
 Effort = Literal["low", "high", "max"]
 DEFAULT_EFFORT: Effort = "max"

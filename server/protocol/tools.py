@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from server.errors import InvalidRequestError
-from server.protocol.quoting import shown
+from server.quoting import shown
 
 MAX_NAME_CHARS = 256
 MAX_TOOLS = 1024

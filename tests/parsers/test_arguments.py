@@ -142,3 +142,107 @@ def test_values_are_sent_while_they_are_written(tag: str, steps: list[tuple[str,
     arguments = CallArguments(Recoveries().count)
     arguments.open_argument("k", tag)
     assert [sent for _, sent in steps] == [arguments.feed(text) for text, _ in steps]
+
+
+ONLY = {name: frozenset({name}) for name in ("string", "integer", "number", "boolean", "null", "object", "array")}
+OPTIONAL_STRING = frozenset({"string", "null"})
+
+
+@pytest.mark.parametrize(
+    ("tag", "text", "types", "expected", "kinds"),
+    [
+        # tagged as a string, and the schema has none: JSON of a type that it has
+        ("string", "3", ONLY["integer"], "3", {"coerced_value": 1}),
+        ("string", " -12\n", ONLY["integer"], "-12", {"coerced_value": 1}),
+        ("string", "123456789012345678901234567890", ONLY["integer"], "123456789012345678901234567890", {"coerced_value": 1}),
+        ("string", "1.50", ONLY["number"], "1.50", {"coerced_value": 1}),
+        ("string", "true", ONLY["boolean"], "true", {"coerced_value": 1}),
+        ("string", "null", frozenset({"null", "integer"}), "null", {"coerced_value": 1}),
+        ("string", '{"a":1,  "b": []}', ONLY["object"], '{"a":1,  "b": []}', {"coerced_value": 1}),
+        ("string", "[]", ONLY["array"], "[]", {"coerced_value": 1}),
+        # else it stays the string that it is
+        ("string", "3.0", ONLY["integer"], '"3.0"', {}),
+        ("string", "1e3", ONLY["integer"], '"1e3"', {}),
+        ("string", "007", ONLY["integer"], '"007"', {}),
+        ("string", "True", ONLY["boolean"], '"True"', {}),
+        ("string", "three", ONLY["integer"], '"three"', {}),
+        ("string", "", ONLY["integer"], '""', {}),
+        ("string", '"3"', ONLY["integer"], '"\\"3\\""', {}),
+        ("string", "[1]", ONLY["object"], '"[1]"', {}),
+        ("string", "[see below]", ONLY["array"], '"[see below]"', {}),
+        ("string", "1" * 3000, ONLY["integer"], '"' + "1" * 3000 + '"', {}),
+        # the schema has strings: raw, whatever it says
+        ("string", "3", frozenset({"string", "integer"}), '"3"', {}),
+        ("string", "3", frozenset(), '"3"', {}),
+        ("string", "3", None, '"3"', {}),
+        # tagged as something else, and the schema has only strings for it
+        ("number", "007", ONLY["string"], '"007"', {"coerced_value": 1}),
+        ("boolean", "true", ONLY["string"], '"true"', {"coerced_value": 1}),
+        ("object", '{"a": "b"}', ONLY["string"], '"{\\"a\\": \\"b\\"}"', {"coerced_value": 1}),
+        ("array", "[1, 2", ONLY["string"], '"[1, 2"', {"coerced_value": 1}),
+        ("number", "5", OPTIONAL_STRING, '"5"', {"coerced_value": 1}),
+        ("number", "", ONLY["string"], '""', {"coerced_value": 1}),
+        # a JSON string is one; and nothing is no text
+        ("object", '"Paris"', ONLY["string"], '"Paris"', {"wrong_type": 1}),
+        ("number", "null", OPTIONAL_STRING, "null", {"wrong_type": 1}),
+        ("null", "null", ONLY["string"], "null", {}),
+        # the types agree: as it is written
+        ("number", "3.0", ONLY["integer"], "3.0", {}),
+        ("integer", "3", ONLY["integer"], "3", {}),
+        ("object", "{'a'", ONLY["object"], "\"{'a'\"", {"invalid_json": 1}),
+        ("number", "abc", ONLY["number"], '"abc"', {"invalid_json": 1}),
+        ("number", '"3"', ONLY["integer"], "3", {"coerced_value": 1}),
+        ("number", '"three"', ONLY["integer"], '"three"', {"wrong_type": 1}),
+        ("number", '"3.5"', ONLY["integer"], '"3.5"', {"wrong_type": 1}),
+        ("number", "true", ONLY["integer"], "true", {"wrong_type": 1}),
+        # no type at all: the schema's
+        (None, "5", ONLY["string"], '"5"', {"untyped_argument": 1}),
+        (None, "5", ONLY["integer"], "5", {"untyped_argument": 1}),
+        (None, "five", ONLY["integer"], '"five"', {"untyped_argument": 1, "invalid_json": 1}),
+    ],
+)
+def test_a_schema_decides_what_a_value_is_where_that_is_safe(
+    tag: str | None, text: str, types: frozenset[str] | None, expected: str, kinds: dict[str, int]
+) -> None:
+    for size in (1, 2, len(text) + 1):
+        recoveries = Recoveries()
+        arguments = CallArguments(recoveries.count, {} if types is None else {"k": types})
+        fragments = [arguments.open_argument("k", tag)]
+        fragments += [arguments.feed(text[start : start + size]) for start in range(0, len(text), size)]
+        assert '{"k": ' + expected + "}" == "".join([*fragments, arguments.close()])
+        assert kinds == recoveries.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("tag", "types", "steps"),
+    [
+        ("string", ONLY["object"], [('{"', '{"'), ("a", "a"), ('": 1', '"'), ("}", ": 1}")]),
+        ("string", ONLY["array"], [("x", '"x'), ("y", "y")]),
+        ("object", ONLY["string"], [('{"', '"{\\"'), ("a", "a")]),
+        ("string", ONLY["integer"], [("1", ""), ("2", ""), ("x", "")]),
+    ],
+)
+def test_coerced_values_are_sent_while_they_are_written(tag: str, types: frozenset[str], steps: list[tuple[str, str]]) -> None:
+    arguments = CallArguments(Recoveries().count, {"k": types})
+    arguments.open_argument("k", tag)
+    assert [sent for _, sent in steps] == [arguments.feed(text) for text, _ in steps]
+
+
+@given(
+    tag=st.sampled_from(["string", "number", "boolean", "null", "object", "array", None]),
+    types=st.frozensets(st.sampled_from(sorted(ONLY)), max_size=3),
+    text=VALUES.map(str) | VALUES.map(json.dumps) | TEXT,
+    size=st.integers(1, 8),
+)
+@settings(max_examples=400, deadline=None)
+def test_coercion_loses_nothing(tag: str | None, types: frozenset[str], text: str, size: int) -> None:
+    """Whatever the schema: one JSON value; of a text tagged as a string, the text itself or the JSON that it is."""
+    recoveries = Recoveries()
+    arguments = CallArguments(recoveries.count, {"k": types})
+    fragments = [arguments.open_argument("k", tag)]
+    fragments += [arguments.feed(text[start : start + size]) for start in range(0, len(text), size)]
+    sent = "".join([*fragments, arguments.close()])
+    value = json.loads(sent)["k"]
+    if tag == "string" and "invalid_json" not in recoveries.as_dict():
+        assert text == value or text.strip(" \t\n\r") == sent[len('{"k": ') : -1]
+        assert (text != value) == ("coerced_value" in recoveries.as_dict())

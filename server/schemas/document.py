@@ -1,0 +1,147 @@
+"""One schema as a document: every schema inside it with its path, and where its references lead.
+
+Role: the walk that the other modules build on. Invariant: references lead to places in the document or nowhere; nothing is
+fetched. Work and depth are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote, urljoin
+
+from server.quoting import cut, shown
+from server.schemas.keywords import NEWEST_DRAFT, Step, draft_of, fault_of, inner_schemas, is_schema
+
+MAX_DEPTH: Final = 64
+"""Schemas inside schemas."""
+
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+class SchemaFault(Exception):
+    """A schema is not well-formed: `path` inside it, and what is wrong there."""
+
+    def __init__(self, path: tuple[Step, ...], words: str) -> None:
+        super().__init__(words)
+        self.path = path
+        self.words = words
+
+
+@dataclass(slots=True)
+class Document:
+    """A schema that has been walked. `nodes`: every schema in it, with its path, parents first."""
+
+    root: Mapping[str, Any] | bool
+    draft: int
+    nodes: list[tuple[tuple[Step, ...], Mapping[str, Any]]] = field(default_factory=list)
+    _bases: dict[int, str] = field(default_factory=dict)  # by id of the node, where it is not the empty one
+    _named: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # resources by URI, anchors by URI and fragment
+    _seen: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any] | bool) -> Document:
+        """Walks all of `schema`. Raises `SchemaFault`."""
+        # Where the draft is unknown, the walk says so at `$schema`.
+        document = cls(schema, draft_of(schema) or NEWEST_DRAFT)
+        document._walk((), schema, "")
+        document._follow()
+        return document
+
+    def target(self, node: Mapping[str, Any], reference: str) -> Any:
+        """The schema that `reference` in `node` leads to. Raises `LookupError` with the reason."""
+        base = self._bases.get(id(node), "")
+        uri, _, fragment = reference.partition("#")
+        resource = _joined(base, uri)
+        holder: Any = self._named.get(resource) if resource else self.root
+        if holder is None:
+            raise LookupError("there is no such schema in the document, and nothing is fetched; put it under `$defs`")
+        if fragment and not fragment.startswith("/"):
+            if (anchored := self._named.get(f"{resource}#{fragment}")) is None:
+                raise LookupError(f"nothing has the anchor `{shown(fragment)}`")
+            return anchored
+        for piece in _pieces(fragment):
+            holder = _step(holder, piece)
+        return holder
+
+    def targets(self, node: Mapping[str, Any]) -> list[Any]:
+        """Where the references of a node of the document lead; there is seldom more than one."""
+        return [self.target(node, node[key]) for key in _REFERENCES if isinstance(node.get(key), str)]
+
+    def _walk(self, path: tuple[Step, ...], schema: Any, base: str) -> None:
+        """Depth first, without recursion; what has been walked is left out."""
+        left = [(path, schema, base, 0)]
+        while left:
+            path, node, base, depth = left.pop()
+            if not isinstance(node, dict) or id(node) in self._seen:
+                continue
+            if depth > MAX_DEPTH:
+                raise SchemaFault(path, f"nested in {MAX_DEPTH} schemas; use fewer levels, or `$ref`")
+            if fault := fault_of(node, self.draft):
+                raise SchemaFault((*path, *fault[0]), fault[1])
+            self._seen.add(id(node))
+            self.nodes.append((path, node))
+            base = self._name(node, base)
+            if base:
+                self._bases[id(node)] = base
+            inner = [((*path, *steps), child, base, depth + 1) for steps, child in inner_schemas(node)]
+            left.extend(reversed(inner))
+
+    def _name(self, node: Mapping[str, Any], base: str) -> str:
+        """Remember what `node` is called; returns the base of the references in it."""
+        name = node.get("id" if self.draft == 4 else "$id")
+        if isinstance(name, str) and name and not (self.draft < 2019 and "$ref" in node):  # there, others are ignored beside it
+            uri, _, fragment = name.partition("#")
+            if uri:
+                base = _joined(base, uri)
+                self._named[base] = node
+            if fragment:
+                self._named[f"{base}#{fragment}"] = node
+        for key in ("$anchor", "$dynamicAnchor"):
+            if key in node:
+                self._named[f"{base}#{node[key]}"] = node
+        return base
+
+    def _follow(self) -> None:
+        """Check every reference; walk what only they lead to, as in `components` of OpenAPI."""
+        index = 0
+        while index < len(self.nodes):
+            path, node = self.nodes[index]
+            index += 1
+            for key in _REFERENCES:
+                if not isinstance(reference := node.get(key), str):
+                    continue
+                try:
+                    target = self.target(node, reference)
+                except LookupError as error:
+                    raise SchemaFault((*path, key), f"`{shown(reference)}`: {error.args[0]}") from None
+                if not is_schema(target):
+                    raise SchemaFault((*path, key), f"`{shown(reference)}`, which is no schema but `{shown(target)}`")
+                self._walk(tuple(_pieces(reference.partition("#")[2])), target, self._bases.get(id(node), ""))
+
+
+def _joined(base: str, uri: str) -> str:
+    try:
+        return urljoin(base, uri) if uri else base
+    except ValueError:  # no URI at all; then it is a name like any other
+        return uri
+
+
+def _pieces(pointer: str) -> list[str]:
+    """The keys in a JSON pointer, `/$defs/a`."""
+    return [piece.replace("~1", "/").replace("~0", "~") for piece in unquote(pointer).split("/")[1:]]
+
+
+def _step(holder: Any, piece: str) -> Any:
+    if isinstance(holder, dict) and piece in holder:
+        return holder[piece]
+    if isinstance(holder, list) and piece.isascii() and piece.isdigit() and int(piece[:9]) < len(holder):
+        return holder[int(piece[:9])]
+    raise LookupError(f"there is nothing at `{shown(piece)}`")
+
+
+def written(param: str, path: tuple[Step, ...]) -> str:
+    """`path` below `param` as clients know paths: `tools[0].function.parameters.properties.a`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{cut(step)}" for step in path)
+    return param + "".join(steps)
