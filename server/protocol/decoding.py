@@ -27,7 +27,11 @@ _POSITION = re.compile(r"\(byte (\d+)\)$")
 _WINDOW = 16
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NOT_A_NUMBER = re.compile(rb"-?(?:NaN|Infinity)")
-_HINTS = {"role": "; roles are `system`, `developer`, `user`, `assistant` and `tool`"}
+_HINTS = (
+    (re.compile(r"\.role$"), "; roles are `system`, `developer`, `user`, `assistant` and `tool`"),
+    (re.compile(r"^thinking\.type$"), "; it must be `enabled` or `disabled`"),
+    (re.compile(r"\.tool_calls\[\d+\]\.type$"), "; it must be `function`"),
+)
 _MAX_EXPLANATION_CHARS = 160
 
 
@@ -77,7 +81,7 @@ def _invalid(text: str) -> InvalidRequestError:
         param = f"{param}.{missing[1]}" if param else missing[1]
         return InvalidRequestError(f"`{param}` is missing; it is required", param=param)
     where = f"`{param}`: " if param else "the body: "
-    hint = _HINTS.get(param.rpartition(".")[2], "") if param else "; send a JSON object"
+    hint = next((hint for path, hint in _HINTS if path.search(param)), "") if param else "; send a JSON object"
     return InvalidRequestError(where + what[:1].lower() + what[1:] + hint, param=param)
 
 

@@ -6,6 +6,7 @@ model's default effort `max`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from server.errors import InvalidRequestError
@@ -28,16 +29,27 @@ class Wanted(Protocol):
     chat_template_kwargs: dict[str, Any] | None
 
 
+_SWITCHES = ("thinking", "enable_thinking", "preserve_thinking")
+
+
 def reasoning_of(wanted: Wanted) -> tuple[bool, Effort]:
-    """Whether to think, and at which effort. Raises `InvalidRequestError` for an effort nobody knows."""
+    """Whether to think, and at which effort. Raises `InvalidRequestError` for what can't be meant, with its path."""
     options = wanted.chat_template_kwargs or {}
-    thinking = bool(options.get("thinking", options.get("enable_thinking", True)))
+    _check_switches(options)
+    switches = (options.get(name) for name in ("thinking", "enable_thinking"))
+    thinking = next((switch for switch in switches if switch is not None), True)
     effort: Effort = DEFAULT_EFFORT
     chosen = ("chat_template_kwargs.thinking_effort", options.get("thinking_effort"))
     if wanted.reasoning_effort is not None:
         chosen = ("reasoning_effort", wanted.reasoning_effort)
     if wanted.thinking is not None:
-        thinking = wanted.thinking.type == "enabled"
+        thinking = wanted.thinking.type != "disabled"
+        if wanted.thinking.keep not in (None, "all"):
+            raise InvalidRequestError(
+                f"`thinking.keep` is `{shown(wanted.thinking.keep)}`; K3 is always shown all reasoning of earlier answers: "
+                "send `all` or leave it out",
+                param="thinking.keep",
+            )
         if wanted.thinking.effort is not None:
             chosen = ("thinking.effort", wanted.thinking.effort)
     param, name = chosen
@@ -51,3 +63,10 @@ def reasoning_of(wanted: Wanted) -> tuple[bool, Effort]:
         else:
             effort = level
     return thinking, effort
+
+
+def _check_switches(options: Mapping[str, Any]) -> None:
+    for name in _SWITCHES:
+        if (value := options.get(name)) is not None and not isinstance(value, bool):
+            param = f"chat_template_kwargs.{name}"
+            raise InvalidRequestError(f"`{param}` is `{shown(value)}`; it must be true or false", param=param)

@@ -5,6 +5,7 @@ The objects stay as the client sent them: the model is shown all of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from server.quoting import shown
 MAX_NAME_CHARS = 256
 MAX_TOOLS = 1024
 TOOL_CHOICES = ("auto", "required", "none")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 
 
@@ -39,26 +41,37 @@ def check_tools(tools: Sequence[Mapping[str, Any]], where: str, names: set[str])
                 f"`{param}.type` is `{shown(tool.get('type'))}`; it must be `function`", param=f"{param}.type"
             )
         function = _want_object(tool.get("function"), f"{param}.function")
-        name = function.get("name")
-        if not isinstance(name, str) or not name:
-            raise InvalidRequestError(f"`{param}.function.name` is missing; name the function", param=f"{param}.function.name")
-        if len(name) > MAX_NAME_CHARS:
-            raise InvalidRequestError(
-                f"`{param}.function.name` has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed",
-                param=f"{param}.function.name",
-            )
-        if name in names:
-            raise InvalidRequestError(
-                f"`{param}.function.name` repeats `{shown(name)}`; names must differ", param=f"{param}.function.name"
-            )
-        names.add(name)
-        if function.get("parameters") is not None:
-            _want_object(function["parameters"], f"{param}.function.parameters")
+        names.add(_check_function(function, f"{param}.function", names))
 
 
-def tool_names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of checked tools, in order."""
-    return tuple(tool["function"]["name"] for tool in tools)
+def _check_function(function: Mapping[str, Any], param: str, names: Collection[str]) -> str:
+    """The function's name, which is none of `names`."""
+    name = function.get("name")
+    where = f"{param}.name"
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError(f"`{where}` is missing; name the function", param=where)
+    if len(name) > MAX_NAME_CHARS:
+        raise InvalidRequestError(f"`{where}` has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed", param=where)
+    if found := _CONTROL_CHARACTER.search(name):
+        raise InvalidRequestError(
+            f"`{where}` has the control character U+{ord(found[0]):04X}; names may have any other characters", param=where
+        )
+    if name in names:
+        raise InvalidRequestError(f"`{where}` repeats `{shown(name)}`; names must differ", param=where)
+    if not isinstance(function.get("description"), str | None):
+        where = f"{param}.description"
+        raise InvalidRequestError(f"`{where}` is `{shown(function['description'])}`; it must be text", param=where)
+    _check_strict(function, param)
+    if function.get("parameters") is not None:
+        _want_object(function["parameters"], f"{param}.parameters")
+    return name
+
+
+def _check_strict(of: Mapping[str, Any], param: str) -> None:
+    if not isinstance(of.get("strict"), bool | None):
+        raise InvalidRequestError(
+            f"`{param}.strict` is `{shown(of['strict'])}`; it must be true or false", param=f"{param}.strict"
+        )
 
 
 def named_choice(choice: str | Mapping[str, Any] | None) -> str | None:
@@ -82,10 +95,15 @@ def check_tool_choice(choice: str | Mapping[str, Any] | None, names: Collection[
         if choice == "required" and not names:
             raise InvalidRequestError("`tool_choice` is `required` but `tools` is empty; declare a tool", param="tool_choice")
         return
-    if choice.get("type") != "function":
+    kind = choice.get("type")
+    if kind == "allowed_tools":
         raise InvalidRequestError(
-            f"`tool_choice.type` is `{shown(choice.get('type'))}`; it must be `function`", param="tool_choice.type"
+            "`tool_choice.type` is `allowed_tools`, which is not supported; leave the other tools out of `tools`",
+            param="tool_choice.type",
         )
+    if kind != "function":
+        hint = f"; send the text `{shown(kind)}` alone" if kind in TOOL_CHOICES else ""
+        raise InvalidRequestError(f"`tool_choice.type` is `{shown(kind)}`; it must be `function`{hint}", param="tool_choice.type")
     name = _want_object(choice.get("function"), "tool_choice.function").get("name")
     if not isinstance(name, str) or name not in names:
         raise InvalidRequestError(
@@ -110,5 +128,4 @@ def check_response_format(response_format: Mapping[str, Any] | None) -> None:
     if not isinstance(schema.get("name"), str) or not schema["name"]:
         raise InvalidRequestError(f"`{where}.name` is missing; name the schema", param=f"{where}.name")
     _want_object(schema.get("schema"), f"{where}.schema")
-    if schema.get("strict") is not None and not isinstance(schema["strict"], bool):
-        raise InvalidRequestError(f"`{where}.strict` is not true or false", param=f"{where}.strict")
+    _check_strict(schema, where)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from server.errors import InvalidRequestError
 from server.schemas.argument_types import argument_types
 from server.schemas.check import check_parameters, check_schema
 from server.schemas.document import Document
@@ -58,7 +59,10 @@ class SchemaLibrary:
         return self._known(schema, param, of_tool=False)
 
     def _known(self, schema: Any, param: str, *, of_tool: bool) -> KnownSchema:
-        data = msgspec.json.encode(schema)
+        try:
+            data = msgspec.json.encode(schema)
+        except RecursionError:
+            raise InvalidRequestError(f"`{param}` is nested too deep; use fewer levels", param=param) from None
         key = hashlib.blake2b(data, digest_size=16, person=b"tool" if of_tool else b"answer").digest()
         with self._lock:
             if (known := self._schemas.get(key)) is not None:

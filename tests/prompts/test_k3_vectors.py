@@ -28,6 +28,7 @@ WITH_SCHEMA = {
         },
     },
 }
+GREETING = [{"role": "system", "content": "你是一个简洁、准确的助手。"}, {"role": "user", "content": "你好"}]
 CAPITAL = "请用 JSON 格式回答：北京是中国的首都吗？答案需要包含键 capital。"
 
 
@@ -64,6 +65,8 @@ async def test_worked_example(real_kimi: KimiK3Format, thinking: bool, channel: 
         (Conversation(messages=[{"role": "user", "content": CAPITAL}], thinking=False), 36),
         (Conversation(messages=[{"role": "user", "content": CAPITAL}], thinking=False, response_format=WITH_SCHEMA), 119),
         (Conversation(messages=[{"role": "assistant", "content": "你好"}], effort="high"), 99),
+        (Conversation(messages=GREETING, thinking=False), 36),
+        (Conversation(messages=GREETING), 103),
     ],
 )
 async def test_counts_that_moonshot_published(real_kimi: KimiK3Format, conversation: Conversation, num_tokens: int) -> None:
