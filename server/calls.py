@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.events import Event, ToolCallArguments, ToolCallCut, ToolCallEnd, ToolCallStart
-from server.schemas.tools import DeclaredTools
+from server.schemas.declared import DeclaredTools
 
 _OF_CALLS: Final = frozenset({ToolCallStart, ToolCallArguments, ToolCallEnd, ToolCallCut})
 

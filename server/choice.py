@@ -134,8 +134,7 @@ class Choice:
 
     def _open_reader(self) -> None:
         plan, job = self._plan, self._plan.job
-        max_calls = 0 if job.conversation.tool_choice == "none" else None if job.parallel else 1
-        expected = Expected(tool_names=job.tools.names, types_of=job.tools.types_of, max_calls=max_calls)
+        expected = Expected(tool_names=job.tools.names, types_of=job.tools.types_of, max_calls=job.max_calls)
         self._parser = self._means.parsers[job.model.format].make(thinking=plan.prompt.in_reasoning, expected=expected)
         self._gate = CallGate(job.tools, holds=self._holds)
         stop = StopFilter(plan.stop) if plan.stop else None

@@ -102,10 +102,10 @@ def _shape(job: Job, prompt: Prompt) -> Shape:
     conversation = job.conversation
     return Shape(
         start="think" if prompt.in_reasoning else "response",
-        tools=job.tools.tools,
+        tools=job.placed_tools,
         tool_choice=conversation.tool_choice,
         named=job.named_tool,
-        parallel=job.parallel,
+        parallel=job.max_calls is None,
         # A continued message begins with what the client wrote: how its JSON goes on is not known.
         response_format=None if prompt.is_continued else conversation.response_format,
         strict_only=job.model.settings.grammar == "strict",

@@ -5,7 +5,7 @@ Must not: know any API's wire shape; `Conversation` and `DeclaredTools` hold wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from server.engine.base import EngineHints, TokenLogprob
 from server.events import Event
 from server.models import ServedModel
 from server.prompts.base import Conversation
-from server.schemas.tools import DeclaredTools
+from server.schemas.declared import DeclaredTools
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,8 +23,9 @@ class Job:
 
     `sampling` has only what the client set, under the names of `Sampling`'s fields. Its `seed` is that of the first choice, the
     others' are the numbers after it; negative ones, of which the engine would take -1 for none, count from 2**63 down.
-    `tools`: all that the conversation declares; `named_tool`: the one that must be called. `parallel` False: one call at most.
-    `hints`: for engines that choose replies by them, without what only the pipeline knows.
+    `tools` are all that the conversation declares, and `placed_tools` the same as they were sent, each with its path in the request;
+    `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have. `hints`: for engines that choose
+    replies by them, without what only the pipeline knows.
     """
 
     context: RequestContext
@@ -35,10 +36,11 @@ class Job:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     num_choices: int = 1
-    tools: DeclaredTools | None = None
+    tools: DeclaredTools = field(default_factory=lambda: DeclaredTools({}))
+    placed_tools: Sequence[tuple[str, Mapping[str, Any]]] = ()
     named_tool: str | None = None
-    parallel: bool = True
-    hints: EngineHints = EngineHints()
+    max_calls: int | None = None
+    hints: EngineHints = field(default_factory=EngineHints)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ from server.job import Job, Output
 from server.models import ServedModel
 from server.prompts.base import Conversation
 from server.record import GenerationRecord
-from server.schemas.tools import DeclaredTools
+from server.schemas.declared import DeclaredTools
+from server.schemas.library import SchemaLibrary
 from server.settings import ModelSettings
 from server.tenancy.isolation import CacheSalts
 from server.vocabulary.byte import ByteVocabulary
@@ -71,7 +72,8 @@ class Bench:
         """The events of the first choice."""
         conversation = Conversation(messages=[{"role": "user", "content": "hi"}], tools=[TOOL], thinking=job.pop("thinking", False))
         context = RequestContext("r1", Tenant("acme"))
-        generation = await self._generator.prepare(Job(context, self._model, conversation, 0.0, tools=DeclaredTools([TOOL]), **job))
+        tools = DeclaredTools.of([("tools[0]", TOOL)], SchemaLibrary())
+        generation = await self._generator.prepare(Job(context, self._model, conversation, 0.0, tools=tools, **job))
         async with aclosing(generation.outputs()) as outputs:
             async for output in outputs:
                 self.outputs.append(output)
@@ -218,7 +220,7 @@ async def test_each_choice_is_sampled_again_for_itself() -> None:
     assert {"retried": 1, "delivered": 2} == bench.record.tool_calls
 
 
-@pytest.mark.parametrize(("job", "calls"), [({"parallel": False}, [{"days": 1}]), ({}, [{"days": 1}, {"days": 2}])])
+@pytest.mark.parametrize(("job", "calls"), [({"max_calls": 1}, [{"days": 1}]), ({"max_calls": 0}, []), ({}, [{"days": 1}, {"days": 2}])])
 async def test_one_call_is_delivered_where_one_is_allowed(job: dict[str, Any], calls: list[Any]) -> None:
     bench = Bench("report", says("", call(1), call(2, 2)))
     events = await bench.run(**job)

@@ -69,9 +69,9 @@ class EventStream(Response):
         answers: OpenAnswers,
         *,
         keepalive_interval_s: float,
-        headers: Mapping[str, str],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._open_frames = open_frames
         self._answers = answers
@@ -144,9 +144,11 @@ class CollectedAnswer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers, *, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers, *, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__()
-        self._headers = dict(headers)
+        self._headers = dict(headers or {})
         self._collect = collect
         self._answers = answers
 
