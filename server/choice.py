@@ -29,7 +29,7 @@ from server.prompts.base import Prompt
 from server.quoting import cut
 from server.reading import AnswerReader
 from server.record import GenerationRecord
-from server.resampling import SentAnswer, single
+from server.resampling import SentAnswer, Start, single
 
 RETRY_TEMPERATURE: Final = 1.0
 """At least; a greedy answer would only be the same again."""
@@ -152,7 +152,7 @@ class Choice:
             cache_salt=self._means.cache_salt(job),
             grammar=grammar.structural_tag if grammar else None,
             reasoning_ended=True if grammar else None,
-            hints=replace(job.hints, example=grammar.shortest) if grammar and _demands(plan.shape) else job.hints,
+            hints=replace(job.hints, example=lambda: grammar.shortest) if grammar and _demands(plan.shape) else job.hints,
         )
 
     def _request_again(self) -> EngineRequest:
@@ -175,7 +175,7 @@ class Choice:
         request, so_far = self._request(), sent.delta().token_ids
         grammar = plan.grammar
         if grammar is not None and sent.num_sent:
-            grammar = sent.start and self._means.grammar_of(plan.job, replace(plan.shape, start=sent.start))
+            grammar = sent.start and self._means.grammar_of(plan.job, _continued(plan.shape, sent.start))
         sampling = request.sampling
         if sampling.seed is not None:
             seed = sampling.seed + plan.job.num_choices * (self._num_retries_left + 1)
@@ -225,3 +225,8 @@ class Choice:
 def _demands(shape: Shape) -> bool:
     """Whether an answer in plain words would not do."""
     return shape.tool_choice == "required" or (shape.response_format or {}).get("type", "text") != "text"
+
+
+def _continued(shape: Shape, start: Start) -> Shape:
+    """The form of the rest of an answer behind what was sent. It has begun to speak, so its text is no JSON any more."""
+    return replace(shape, thinking=start == "think", after_calls=start == "calls", response_format=None)

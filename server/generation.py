@@ -101,8 +101,9 @@ def _shape(job: Job, prompt: Prompt) -> Shape:
     """What the answer must be."""
     conversation = job.conversation
     return Shape(
-        start="think" if prompt.in_reasoning else "response",
-        tools=job.placed_tools,
+        thinking=prompt.in_reasoning,
+        tools=[tool for _, tool in job.placed_tools],
+        tool_paths=[path for path, _ in job.placed_tools],
         tool_choice=conversation.tool_choice,
         named=job.named_tool,
         parallel=job.max_calls is None,
