@@ -65,7 +65,7 @@ def check_messages(messages: Sequence[Message], names: set[str]) -> None:
             )
         if message.get("tool_calls") and role != "assistant":
             raise InvalidRequestError(
-                f"`{where}.tool_calls` is set on a `{role}` message; only the assistant calls tools", param=where
+                f"`{where}.tool_calls` is set on a `{role}` message; only the assistant calls tools", param=f"{where}.tool_calls"
             )
         if message.get("tools") is not None:
             _check_declaration(message, where, names)

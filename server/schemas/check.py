@@ -45,12 +45,13 @@ def check_parameters(parameters: Mapping[str, Any], param: str) -> Document:
 def _check_patterns(document: Document) -> None:
     """Raises `SchemaFault` for what is no regular expression in any dialect that is in use."""
     num_patterns = 0
-    for path, node in document.nodes:
-        found = [(("pattern",), node["pattern"])] if "pattern" in node else []
-        found += [(("patternProperties",), name) for name in node.get("patternProperties", ())]
-        for where, pattern in found:
+    for node in document.nodes:
+        found = [("pattern", node["pattern"])] if "pattern" in node else []
+        found += [("patternProperties", name) for name in node.get("patternProperties", ())]
+        for key, pattern in found:
             num_patterns += 1
             if num_patterns > MAX_PATTERNS:
-                raise SchemaFault((*path, *where), f"one pattern more than the {MAX_PATTERNS} that a schema may have; use fewer")
+                words = f"one pattern more than the {MAX_PATTERNS} that a schema may have; use fewer"
+                raise SchemaFault((*document.path_of(node), key), words)
             if not is_pattern(pattern):
-                raise SchemaFault((*path, *where), f"`{shown(pattern)}`; it must be a regular expression")
+                raise SchemaFault((*document.path_of(node), key), f"`{shown(pattern)}`; it must be a regular expression")

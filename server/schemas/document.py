@@ -6,7 +6,7 @@ fetched. Work and depth are bounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
@@ -31,11 +31,15 @@ class SchemaFault(Exception):
 
 @dataclass(slots=True)
 class Document:
-    """A schema that has been walked. `nodes`: every schema in it, with its path, parents first."""
+    """A schema that has been walked. `nodes`: every schema in it but true and false, parents first.
+
+    Keeps no paths: of a large schema they would be more than the schema itself, and only a mistake needs one.
+    """
 
     root: Mapping[str, Any] | bool
     draft: int
-    nodes: list[tuple[tuple[Step, ...], Mapping[str, Any]]] = field(default_factory=list)
+    nodes: list[Mapping[str, Any]] = field(default_factory=list)
+    _roots: list[tuple[tuple[Step, ...], Any]] = field(default_factory=list)  # where walks began
     _bases: dict[int, str] = field(default_factory=dict)  # by id of the node, where it is not the empty one
     _named: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # resources by URI, anchors by URI and fragment
     _seen: set[int] = field(default_factory=set)
@@ -47,7 +51,12 @@ class Document:
         document = cls(schema, draft_of(schema) or NEWEST_DRAFT)
         document._walk((), schema, "")
         document._follow()
+        document._seen.clear()
         return document
+
+    def path_of(self, node: Mapping[str, Any]) -> tuple[Step, ...]:
+        """Where `node` is. Takes a walk."""
+        return next(found for path, root in self._roots if (found := _find(root, node, path)) is not None)
 
     def target(self, node: Mapping[str, Any], reference: str) -> Any:
         """The schema that `reference` in `node` leads to. Raises `LookupError` with the reason."""
@@ -71,22 +80,24 @@ class Document:
 
     def _walk(self, path: tuple[Step, ...], schema: Any, base: str) -> None:
         """Depth first, without recursion; what has been walked is left out."""
-        left = [(path, schema, base, 0)]
-        while left:
-            path, node, base, depth = left.pop()
-            if not isinstance(node, dict) or id(node) in self._seen:
-                continue
-            if depth > MAX_DEPTH:
-                raise SchemaFault(path, f"nested in {MAX_DEPTH} schemas; use fewer levels, or `$ref`")
-            if fault := fault_of(node, self.draft):
-                raise SchemaFault((*path, *fault[0]), fault[1])
-            self._seen.add(id(node))
-            self.nodes.append((path, node))
-            base = self._name(node, base)
-            if base:
-                self._bases[id(node)] = base
-            inner = [((*path, *steps), child, base, depth + 1) for steps, child in inner_schemas(node)]
-            left.extend(reversed(inner))
+        self._roots.append((path, schema))
+        levels = [_Level(iter([(path, schema)]), base)]
+        while levels:
+            level = levels[-1]
+            level.steps, node = next(level.inner, ((), None))
+            if node is None:
+                levels.pop()
+            elif isinstance(node, dict) and id(node) not in self._seen:
+                if len(levels) > MAX_DEPTH + 1:
+                    raise SchemaFault(_path(levels), f"nested in {MAX_DEPTH} schemas; use fewer levels, or `$ref`")
+                if fault := fault_of(node, self.draft):
+                    raise SchemaFault((*_path(levels), *fault[0]), fault[1])
+                self._seen.add(id(node))
+                self.nodes.append(node)
+                base = self._name(node, level.base)
+                if base:
+                    self._bases[id(node)] = base
+                levels.append(_Level(inner_schemas(node), base))
 
     def _name(self, node: Mapping[str, Any], base: str) -> str:
         """Remember what `node` is called; returns the base of the references in it."""
@@ -107,7 +118,7 @@ class Document:
         """Check every reference; walk what only they lead to, as in `components` of OpenAPI."""
         index = 0
         while index < len(self.nodes):
-            path, node = self.nodes[index]
+            node = self.nodes[index]
             index += 1
             for key in _REFERENCES:
                 if not isinstance(reference := node.get(key), str):
@@ -115,10 +126,34 @@ class Document:
                 try:
                     target = self.target(node, reference)
                 except LookupError as error:
-                    raise SchemaFault((*path, key), f"`{shown(reference)}`: {error.args[0]}") from None
+                    where = (*self.path_of(node), key)
+                    raise SchemaFault(where, f"`{shown(reference)}`: {error.args[0]}") from None
                 if not is_schema(target):
-                    raise SchemaFault((*path, key), f"`{shown(reference)}`, which is no schema but `{shown(target)}`")
+                    raise SchemaFault(
+                        (*self.path_of(node), key), f"`{shown(reference)}`, which is no schema but `{shown(target)}`"
+                    )
                 self._walk(tuple(_pieces(reference.partition("#")[2])), target, self._bases.get(id(node), ""))
+
+
+@dataclass(slots=True)
+class _Level:
+    """One level of a walk. `steps`: to the schema that the walk is in, from the level above."""
+
+    inner: Iterator[tuple[tuple[Step, ...], Any]]
+    base: str
+    steps: tuple[Step, ...] = ()
+
+
+def _path(levels: Iterable[_Level]) -> tuple[Step, ...]:
+    return tuple(step for level in levels for step in level.steps)
+
+
+def _find(schema: Any, node: Mapping[str, Any], path: tuple[Step, ...]) -> tuple[Step, ...] | None:
+    """The path of `node` in `schema`, which is at `path` itself."""
+    if schema is node:
+        return path
+    inner = inner_schemas(schema) if isinstance(schema, dict) else ()
+    return next((found for steps, child in inner if (found := _find(child, node, (*path, *steps))) is not None), None)
 
 
 def _joined(base: str, uri: str) -> str:

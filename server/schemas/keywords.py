@@ -1,6 +1,7 @@
 """The keywords of JSON Schema: what each may hold, and where the schemas inside a schema are.
 
-Role: the one table of the vocabulary. Keywords that are not in it are annotations, whatever they hold.
+Role: the one table of the vocabulary. Keywords that are not in it are annotations, whatever they hold. A keyword has the form of
+the draft, or where the draft does not know it, that of the others: so what reads schemas can rely on one form.
 Source: JSON Schema drafts 4, 6, 7, 2019-09 and 2020-12.
 """
 
@@ -91,11 +92,7 @@ def _any_schema(value: Any, draft: int) -> Fault | None:
 def _schemas(value: Any, draft: int) -> Fault | None:
     if not isinstance(value, list) or not value:
         return _wrong(value, "a list of one schema at least")
-    return _each_schema(value)
-
-
-def _each_schema(schemas: list[Any]) -> Fault | None:
-    for index, schema in enumerate(schemas):
+    for index, schema in enumerate(value):
         if not is_schema(schema):
             return _wrong(schema, "a schema: an object, true or false", index)
     return None
@@ -105,7 +102,7 @@ def _items(value: Any, draft: int) -> Fault | None:
     if not isinstance(value, list):
         return _any_schema(value, draft)
     if draft < NEWEST_DRAFT:
-        return _each_schema(value)
+        return _schemas(value, draft)
     return _wrong(value, "one schema for all elements; write schemas by position as `prefixItems`")
 
 
@@ -188,11 +185,6 @@ def _list(value: Any, draft: int) -> Fault | None:
     return None if isinstance(value, list) else _wrong(value, "a list")
 
 
-def _since(first: int, check: _Check) -> _Check:
-    """`check` from draft `first` on; earlier drafts don't know the keyword."""
-    return lambda value, draft: check(value, draft) if draft >= first else None
-
-
 def _schema_name(value: Any, draft: int) -> Fault | None:
     if not isinstance(value, str):
         return _text(value, draft)
@@ -204,20 +196,20 @@ _KEYWORDS: Final[Mapping[str, _Check]] = {
     **dict.fromkeys(_LISTS, _schemas),
     **dict.fromkeys(_MAPS, _schema_map),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count),
-    **dict.fromkeys(("minContains", "maxContains"), _since(2019, _count)),
+    **dict.fromkeys(("minContains", "maxContains"), _count),
     **dict.fromkeys(("minimum", "maximum"), _number),
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _exclusive),
     **dict.fromkeys(("$ref", "$id", "pattern", "format", "title", "description"), _text),
-    **dict.fromkeys(("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"), _since(2019, _text)),
-    **dict.fromkeys(("$comment", "contentEncoding", "contentMediaType"), _since(7, _text)),
-    **dict.fromkeys(("readOnly", "writeOnly"), _since(7, _flag)),
-    **dict.fromkeys(("deprecated", "$recursiveAnchor"), _since(2019, _flag)),
+    **dict.fromkeys(("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"), _text),
+    **dict.fromkeys(("$comment", "contentEncoding", "contentMediaType"), _text),
+    **dict.fromkeys(("readOnly", "writeOnly"), _flag),
+    **dict.fromkeys(("deprecated", "$recursiveAnchor"), _flag),
     "$schema": _schema_name,
     "additionalItems": _any_schema,
     "dependencies": _dependencies,
-    "dependentRequired": _since(2019, _name_lists),
+    "dependentRequired": _name_lists,
     "enum": _list,
-    "examples": _since(6, _list),
+    "examples": _list,
     "items": _items,
     "multipleOf": _factor,
     "required": _names,

@@ -37,7 +37,8 @@ class KnownSchema:
     @cached_property
     def argument_types(self) -> Mapping[str, frozenset[str]]:
         """Types of JSON by declared property; see `argument_types.argument_types`. Of a large schema nothing is known."""
-        return argument_types(self._document) if len(self._document.nodes) <= MAX_SUBSCHEMAS else {}
+        is_large = self.num_bytes > MAX_SCHEMA_BYTES or len(self._document.nodes) > MAX_SUBSCHEMAS
+        return {} if is_large else argument_types(self._document)
 
 
 class SchemaLibrary:

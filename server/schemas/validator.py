@@ -17,6 +17,7 @@ from server.schemas.document import Document, written
 from server.schemas.patterns import OPTIONS, without_unenforced
 
 MAX_SUBSCHEMAS: Final = 3000
+MAX_HELD_PATTERNS: Final = 100
 MAX_SCHEMA_BYTES: Final = 512 * 1024
 """Of a schema that values are held to. Preparing it is one call of native code, during which nobody else runs."""
 
@@ -42,9 +43,10 @@ class SchemaValidator:
     def __init__(self, document: Document) -> None:
         """Compiles the schema: 10 µs for a small one, up to 20 ms for one of `MAX_SUBSCHEMAS`."""
         self._document = document
-        nodes = [node for _, node in document.nodes]
+        nodes = document.nodes
         self._num_patterns = sum(("pattern" in node) + len(node.get("patternProperties", ())) for node in nodes)
-        self._validator = _compile(document) if len(nodes) <= MAX_SUBSCHEMAS else None
+        is_small = len(nodes) <= MAX_SUBSCHEMAS and self._num_patterns <= MAX_HELD_PATTERNS
+        self._validator = _compile(document) if is_small else None
 
     @property
     def holds(self) -> bool:

@@ -61,6 +61,7 @@ PLAIN = (
 )
 TYPED = (
     Value("string", "3", ONLY["integer"], "3", COERCED),
+    Value("string", "3.0", ONLY["integer"], '"3.0"'),
     Value("string", "three", ONLY["integer"], '"three"'),
     Value("string", "3", ONLY["string"] | ONLY["integer"], '"3"'),
     Value("string", "false", ONLY["boolean"], "false", COERCED),
