@@ -1,0 +1,1 @@
+"""Grammars of whole answers: what the model may write next, token by token."""

@@ -1,0 +1,156 @@
+"""The tools channel: which calls may come, and with which arguments.
+
+Role: from declared tools to nodes. A tool whose schema can't be held has arguments that are well-formed and no more.
+Source: Kimi K3's markup of calls, as `prompts/` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from server.errors import InvalidRequestError
+from server.grammar.automaton import TooLargeError, lengths
+from server.grammar.base import Bounds, Shape
+from server.grammar.characters import ANY, minus, of
+from server.grammar.constants import spellable
+from server.grammar.containers import Fields, note_uncounted, other_members
+from server.grammar.derivation import ENDLESS, Lengths
+from server.grammar.keys import Layout, Member, members
+from server.grammar.markup import Markup
+from server.grammar.nodes import NOTHING, Literal, Node, Repeat, Rules, Word, choice, sequence
+from server.grammar.regex import compiled
+from server.grammar.schema import Document, Part, Parts
+from server.grammar.values import ValueCompiler
+from server.quoting import shown
+
+MAX_TOOL_NODES: Final = 12_000
+MAX_DEEPER: Final = 8
+_RAW_NAMES: Final = minus(ANY, of('"&'))
+_NUMBER: Final = compiled("^[1-9][0-9]{0,2}$")
+
+
+class Calls:
+    """Compiles the tools of one answer."""
+
+    def __init__(self, rules: Rules, markup: Markup, bounds: Bounds, shape: Shape, unenforced: list[str]) -> None:
+        self._rules = rules
+        self._markup = markup
+        self._bounds = bounds
+        self._shape = shape
+        self._unenforced = unenforced
+        # Each key more doubles the rules: many tools have fewer keys in any order.
+        num_tools = len(shape.tools)
+        self._any_order = 6 if num_tools <= 16 else 5 if num_tools <= 48 else 4 if num_tools <= 128 else 3
+        self._loose: Node | None = None
+
+    def channel(self) -> Node:
+        """The whole channel, one call or more. Raises `InvalidRequestError` for a tool that has to be called and can't."""
+        options: list[Node] = []
+        paths = self._shape.tool_paths or [f"tools[{index}]" for index in range(len(self._shape.tools))]
+        for path, tool in zip(paths, self._shape.tools, strict=True):
+            function = tool["function"]
+            if self._shape.named is None or function["name"] == self._shape.named:
+                options.append(self._call(function, f"{path}.function"))
+        one = choice(options)
+        markup = self._markup
+        call = self._rules.add("call", sequence(markup.open, Literal('call tool="'), one, *markup.closed("call")))
+        most = self._bounds.calls if self._shape.parallel else 1
+        return sequence(*markup.opened("tools"), Repeat(call, 1, most) if most > 1 else call, *markup.closed("tools"))
+
+    def _call(self, function: Mapping[str, Any], path: str) -> Node:
+        number = Word(_NUMBER) if self._shape.parallel else Literal("1")
+        head = Literal(f'{attribute(function["name"])}" index="')
+        return sequence(head, number, Literal('"'), self._markup.sep, self._arguments(function, path))
+
+    def _arguments(self, function: Mapping[str, Any], path: str) -> Node:
+        if self._shape.strict_only and function.get("strict") is not True:
+            return self._well_formed()
+        parameters = function.get("parameters")
+        if parameters is None:
+            parameters = {}
+        root = Part(parameters, f"{path}.parameters")
+        notes: list[str] = []
+        try:
+            node = self._held(root, notes)
+        except (TooLargeError, RecursionError):
+            self._unenforced.append(root.path)
+            return self._well_formed()
+        self._unenforced.extend(notes)
+        return node
+
+    def _held(self, root: Part, notes: list[str]) -> Node:
+        """Arguments that satisfy a schema, with as much recursion as it takes. Raises `TooLargeError`."""
+        depth = self._bounds.depth
+        for deeper in range(MAX_DEEPER if depth is not None else 1):
+            mine = Rules(MAX_TOOL_NODES)
+            notes.clear()
+            compiler = self._compiler(mine, root, notes)
+            node = self._objects(compiler, root, None if depth is None else depth + deeper)
+            found = Lengths(mine.nodes)
+            if found.of(node) < ENDLESS:
+                return self._rules.take(mine, found.pruned(), node)
+        path = found.blame(node, mine.paths) or next(iter(compiler.dead), root.path)
+        raise InvalidRequestError(
+            f"`{shown(path)}` is required and no value satisfies it: change the schema, or leave the key out of `required`",
+            param=path,
+        )
+
+    def _compiler(self, rules: Rules, root: Part, notes: list[str]) -> ValueCompiler:
+        document = Document(root, notes.append)
+        markup = self._markup
+        return ValueCompiler(rules, document, self._bounds, markup.guard, markup.close, spaced=True, any_order=self._any_order)
+
+    def _objects(self, compiler: ValueCompiler, root: Part, depth: int | None) -> Node:
+        """The arguments of all objects that `root` allows."""
+        ways = compiler.ways((root,), depth)
+        objects = [way for way in ways if way.kind == "object" and way.values is None]
+        if len(objects) < len(ways) and not _untyped(root.schema):
+            compiler.note(root.path)  # arguments are an object whatever else the schema would take
+        if ways and not objects:
+            return self._object(compiler, (), depth)
+        return choice(self._object(compiler, way.parts, way.depth) for way in objects)
+
+    def _object(self, compiler: ValueCompiler, parts: Parts, depth: int | None) -> Node:
+        fields = Fields(parts, compiler.note)
+        given: list[Member] = []
+        for key, values in fields.declared.items():
+            node: Node = NOTHING
+            if values is not None and spellable(key) and (fields.names is None or fields.names.accepts(key)):
+                node = self._argument(compiler, Literal(attribute(key)), values, depth)
+            if node == NOTHING and key in fields.required:
+                compiler.dead.append(parts[0].below("properties", key))
+            given.append(Member(key, node, key in fields.required))
+        note_uncounted(fields, given, parts, compiler)
+        extra = choice(
+            self._argument(compiler, Word(names), values, depth if values or depth is None else depth - 1)
+            for names, values in other_members(fields, _RAW_NAMES, compiler.note)
+        )
+        layout = Layout(sequence(), extra=None if extra == NOTHING else extra, most_extra=self._bounds.extra_keys)
+        return compiler.rules.add("args", members(compiler.rules, given, layout, fields.low, fields.high, compiler.any_order))
+
+    def _argument(self, compiler: ValueCompiler, key: Node, values: Parts, depth: int | None) -> Node:
+        markup = self._markup
+        typed = choice(
+            sequence(Literal(f'{kind}"'), markup.sep, node) for kind, node in compiler.arguments(values, depth).items()
+        )
+        head = (markup.open, Literal('argument key="'), key, Literal('" type="'))
+        return compiler.rules.add("arg", sequence(*head, typed, Literal("argument"), markup.sep))
+
+    def _well_formed(self) -> Node:
+        """Any arguments at all."""
+        if self._loose is None:
+            compiler = self._compiler(self._rules, Part({}, ""), [])
+            depth = self._bounds.depth
+            argument = self._argument(compiler, Word(lengths(1, None, _RAW_NAMES)), (), depth)
+            self._loose = self._rules.add("loose", Repeat(argument, 0, self._bounds.extra_keys))
+        return self._loose
+
+
+def attribute(text: str) -> str:
+    """A value as it stands between the quotes of an attribute."""
+    return text.replace("&", "&amp;").replace('"', "&quot;")
+
+
+def _untyped(schema: Any) -> bool:
+    return schema is True or (isinstance(schema, Mapping) and "type" not in schema)

@@ -1,0 +1,78 @@
+"""Grammars by the shape of an answer.
+
+Role: what the rest of the gateway calls. Grammars are made once for each content: many requests declare the same tools.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from typing import Final
+
+from server.grammar import answer
+from server.grammar.base import Bounds, Grammar, Shape
+from server.grammar.derivation import Lengths, Shortest
+from server.grammar.ebnf import Printer
+from server.grammar.markup import Markup
+from server.vocabulary.base import Vocabulary
+
+FORMATS: Final = ("kimi_k3", "plain")
+MAX_CACHED: Final = 512
+MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
+
+
+class GrammarFactory:
+    """Makes the grammars of one format over one vocabulary. For one thread."""
+
+    def __init__(self, format_name: str, vocabulary: Vocabulary, bounds: Bounds | None = None) -> None:
+        """Raises `ValueError` for a format that is none of `FORMATS`, or a vocabulary that lacks its control tokens."""
+        if format_name not in FORMATS:
+            raise ValueError(f"`{format_name}` is not a format: use one of {', '.join(FORMATS)}")
+        self._bounds = bounds or Bounds()
+        self._vocabulary = vocabulary
+        self._markup = None if format_name == "plain" else Markup(vocabulary)
+        nameless = (token_id for token_id, piece in enumerate(vocabulary.pieces) if not piece)
+        self._excluded = ", ".join(map(str, sorted({*vocabulary.control_ids, *nameless})))
+        self._cache: OrderedDict[bytes, Grammar | None] = OrderedDict()
+        self._num_bytes = 0
+
+    def make(self, shape: Shape) -> Grammar | None:
+        """The grammar of `shape`, None where there is nothing to hold: plain text, or a format without a grammar.
+
+        Takes milliseconds for usual tools the first time, and bounded time for any. Raises `InvalidRequestError` where no answer is
+        possible.
+        """
+        if self._markup is None or not (shape.tools or shape.response_format):
+            return None
+        key = _key(shape)
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        grammar = self._made(shape, self._markup)
+        self._cache[key] = grammar
+        self._num_bytes += _num_bytes(grammar)
+        while len(self._cache) > MAX_CACHED or (self._num_bytes > MAX_CACHED_BYTES and len(self._cache) > 1):
+            self._num_bytes -= _num_bytes(self._cache.popitem(last=False)[1])
+        return grammar
+
+    def _made(self, shape: Shape, markup: Markup) -> Grammar | None:
+        found = answer.compiled(shape, markup, self._bounds)
+        if found is None:
+            return None
+        ebnf = Printer(markup.guard, self._excluded).print(found.root, found.rules)
+        tag = json.dumps({"type": "structural_tag", "format": {"type": "grammar", "grammar": ebnf}}, ensure_ascii=False)
+        shortest = Shortest(found.rules, Lengths(found.rules), self._vocabulary, markup.guard).write(found.root)
+        return Grammar(tag, (*shortest, markup.end), found.unenforced)
+
+
+def _key(shape: Shape) -> bytes:
+    content = [
+        *(shape.thinking, shape.tool_choice, shape.named, shape.parallel, shape.strict_only),
+        *(list(shape.tools), shape.response_format, shape.tool_paths),
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).digest()
+
+
+def _num_bytes(grammar: Grammar | None) -> int:
+    return 0 if grammar is None else len(grammar.structural_tag) + 8 * len(grammar.shortest) + 64
