@@ -2,8 +2,8 @@
 
 Role: inside step 7, between a parser and the client's wishes. Each call that has ended is checked against the schema of the tool
 that it calls, streamed or not.
-Invariant: a gate that `holds` lets nothing of a call pass before the whole of it has been found to fit; behind the first call that
-does not, nothing passes at all, and `fault` says why.
+Invariant: a gate that `holds` lets nothing of a call pass before the whole of it has been found to fit; behind the first call
+that does not, nothing passes at all, and `fault` says why.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class CallGate:
             if type(event) not in _OF_CALLS:
                 passed.append(event)
                 continue
-            self._look_at(event)
-            if self.fault is not None:
+            if not self._fits(event):
                 break
             self._held.append(event)
             if not self._holds or isinstance(event, ToolCallEnd | ToolCallCut):
@@ -67,7 +66,8 @@ class CallGate:
                 self._held.clear()
         return passed
 
-    def _look_at(self, event: Event) -> None:
+    def _fits(self, event: Event) -> bool:
+        """Whether the client may have what ends here, if anything does."""
         if isinstance(event, ToolCallStart):
             self._name = event.name
             self._fragments.clear()
@@ -77,6 +77,7 @@ class CallGate:
             self._check(event.index)
         else:
             self._held.clear()  # a gate that holds has sent nothing of it, and does not
+        return self.fault is None
 
     def _check(self, index: int) -> None:
         what = self._tools.error_in(self._name, "".join(self._fragments))

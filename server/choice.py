@@ -217,9 +217,9 @@ class Choice:
             self._report(fault)
 
     def _report(self, fault: CallFault) -> None:
-        """Say in the log which tool was called wrongly; what was wrong repeats what a tenant's model said, so it is not for the log."""
-        record = self._record
-        log.warning("invalid_tool_call", request_id=record.request_id, tenant=record.tenant, model=record.model, tool=cut(fault.name))
+        """Say in the log which tool was called wrongly. What was wrong repeats what a tenant's model said: not for the log."""
+        record, tool = self._record, cut(fault.name)
+        log.warning("invalid_tool_call", request_id=record.request_id, tenant=record.tenant, model=record.model, tool=tool)
 
 
 def _demands(shape: Shape) -> bool:

@@ -23,7 +23,7 @@ class Job:
 
     `sampling` has only what the client set, under the names of `Sampling`'s fields. Its `seed` is that of the first choice, the
     others' are the numbers after it; negative ones, of which the engine would take -1 for none, count from 2**63 down.
-    `tools` are all that the conversation declares, and `placed_tools` the same as they were sent, each with its path in the request;
+    `tools` are all that the conversation declares; `placed_tools` the same as they were sent, each with its path in the request;
     `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have. `hints`: for engines that choose
     replies by them, without what only the pipeline knows.
     """

@@ -18,8 +18,8 @@ class GenerationRecord:
     `num_input_tokens` counts the whole prompt as the engine sees it; `num_prompt_tokens` is what clients are told (K3: without
     the stub that opens the answer's channel). `num_output_tokens` counts every generated token, markers included, over
     all choices.
-    `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many were
-    `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`, or `cut`.
+    `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many
+    were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`, or `cut`.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
     output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
     its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.

@@ -6,7 +6,8 @@ Invariant: a fresh parser that reads `sent` says exactly what the client was sen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Literal
 
 from server.engine.base import EngineDelta, TokenLogprob

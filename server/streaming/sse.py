@@ -148,7 +148,7 @@ class CollectedAnswer(Response):
         self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers, *, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__()
-        self._headers = dict(headers or {})
+        self._extra_headers = dict(headers or {})
         self._collect = collect
         self._answers = answers
 
@@ -156,4 +156,4 @@ class CollectedAnswer(Response):
         async with self._answers.open(scope["state"]):
             async with cancelled_when_gone(receive):
                 body = await self._collect()
-            await Response(body, media_type=self.media_type, headers=self._headers)(scope, receive, send)
+            await Response(body, media_type=self.media_type, headers=self._extra_headers)(scope, receive, send)
