@@ -15,6 +15,7 @@ from server.errors import DrainingError, EngineDeadError, OverloadedError
 from server.generation import Generator
 from server.metrics.recorder import Recorder
 from server.models import ModelTable
+from server.schemas.library import SchemaLibrary
 from server.settings import Settings
 from server.streaming.answers import OpenAnswers
 from server.tenancy.isolation import CacheSalts
@@ -33,6 +34,7 @@ class Gateway:
         self.clock = clock
         self.keys = keys
         self.models = ModelTable(settings.models)
+        self.schemas = SchemaLibrary()
         self.recorder = Recorder()
         self.engine: Engine | None = None
         self.created_s = clock.unix_s()

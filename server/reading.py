@@ -8,8 +8,9 @@ which is among them, and for bytes that are no text, of which the content has U+
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
+from server.calls import CallGate
 from server.engine.base import EngineDelta, TokenLogprob
 from server.events import ContentDelta, Event, Finish, FinishReason, ToolCallCut, ToolCallEnd
 from server.parsers.base import Parser
@@ -18,18 +19,23 @@ from server.vocabulary.base import Vocabulary
 
 
 class AnswerReader:
-    """Reads one choice. `finish` is set once the last event has been returned; read no more after that."""
+    """Reads one choice. `finish` is set once the last event has been returned; read no more after that.
 
-    __slots__ = ("_parser", "_placed", "_stop", "_vocabulary", "finish", "num_calls", "num_cut_calls")
+    `calls`: how many calls have passed, by what the gate found of them (`delivered` where there is none), or `cut`.
+    """
 
-    def __init__(self, parser: Parser, stop: StopFilter | None, vocabulary: Vocabulary) -> None:
+    __slots__ = ("_gate", "_parser", "_placed", "_stop", "_vocabulary", "calls", "finish")
+
+    def __init__(
+        self, parser: Parser, stop: StopFilter | None, vocabulary: Vocabulary, gate: CallGate | None = None
+    ) -> None:
         self._parser = parser
+        self._gate = gate
         self._stop = stop
         self._vocabulary = vocabulary
         self._placed: _PlacedLogprobs | None = None
         self.finish: FinishReason | None = None
-        self.num_calls = 0
-        self.num_cut_calls = 0
+        self.calls: Counter[str] = Counter()
 
     def read(self, delta: EngineDelta) -> tuple[list[Event], list[TokenLogprob] | None]:
         """Events of a delta, and the log probabilities of the content tokens behind them (None where not asked for)."""
@@ -71,17 +77,19 @@ class AnswerReader:
         return events, logprobs
 
     def _filter(self, events: list[Event]) -> list[Event]:
-        """`events` up to the first stop string in the content; counts calls and notes the end."""
+        """`events` up to the first stop string in the content, or call that must not pass; counts calls and notes the end."""
+        if self._gate is not None:
+            events = self._gate.pass_on(events)
         if self._stop is not None:
             events = self._stop.filter(events)
             if self._stop.matched is not None:
-                has_calls = self.num_calls or any(type(event) is ToolCallEnd for event in events)
+                has_calls = self.calls.total() - self.calls["cut"] or any(type(event) is ToolCallEnd for event in events)
                 events.append(Finish(FinishReason.TOOL_CALLS if has_calls else FinishReason.STOP))
         for event in events:
             if type(event) is ToolCallEnd:
-                self.num_calls += 1
+                self.calls[self._gate.verdicts[event.index] if self._gate is not None else "delivered"] += 1
             elif type(event) is ToolCallCut:
-                self.num_cut_calls += 1
+                self.calls["cut"] += 1
             elif type(event) is Finish:
                 self.finish = event.reason
         return events

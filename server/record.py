@@ -6,6 +6,7 @@ Bottom layer. Times are of the monotonic clock, in seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ class GenerationRecord:
     `num_input_tokens` counts the whole prompt as the engine sees it; `num_prompt_tokens` is what clients are told (K3: without
     the stub that opens the answer's channel). `num_output_tokens` counts every generated token, markers included, over
     all choices.
+    `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many
+    were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`, or `cut`.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
     output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
     its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
@@ -32,16 +35,21 @@ class GenerationRecord:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     num_reasoning_tokens: int = 0
-    num_tool_calls: int = 0
-    num_cut_tool_calls: int = 0
+    num_discarded_tokens: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     first_token_s: float | None = None
     ended_s: float | None = None
     outcome: str = "cancelled"
     finish_reason: str | None = None
+    tool_calls: dict[str, int] = field(default_factory=dict)
     recoveries: dict[str, int] = field(default_factory=dict)
     choice_speeds: list[float] = field(default_factory=list)
+
+    def count_calls(self, calls: Mapping[str, int]) -> None:
+        """More tool calls, by what became of them."""
+        for outcome, count in calls.items():
+            self.tool_calls[outcome] = self.tool_calls.get(outcome, 0) + count
 
     def log_fields(self) -> dict[str, Any]:
         """What the access log says of it."""

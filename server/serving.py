@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
 import uvicorn
 import uvloop
@@ -21,6 +22,7 @@ from pydantic import SecretStr
 from server import logs
 from server.app import create_app
 from server.engine.base import Engine
+from server.grammar.base import Bounds
 from server.http_protocol import HttpProtocol
 from server.lifespan import OpenEngine
 from server.settings import Settings
@@ -154,6 +156,11 @@ def _vllm_opener(settings: Settings) -> OpenEngine:
     from server.engine.profiles import load_profile
 
     profile = load_profile(settings.engine.profile, settings.engine.overrides)
+    try:
+        Bounds(**profile.answer_bounds)
+    except TypeError:
+        known = ", ".join(field.name for field in fields(Bounds))
+        raise ValueError(f"the engine profile `{profile.name}` has unknown `answer_bounds`; known are: {known}") from None
     model_path = settings.engine.model_path
     if model_path is None:
         raise ValueError(

@@ -62,7 +62,7 @@ class ModelSettings(Section):
     """One model by the name that clients send.
 
     `sampling`: which values clients may send; `open` takes the engine's ranges, `moonshot` refuses what hosted K3 refuses, `pin`
-    ignores it. `grammar`: which answers are held to the form that was asked for; `strict` holds arguments of tools with `strict` only.
+    ignores it. `grammar`: which answers are held to the form that was asked for; `strict` holds arguments of `strict` tools only.
     `tool_call_policy`: what becomes of a call that does not fit its schema; `retry` samples it again, up to `tool_call_retries`
     times. `usage_in_choice`: streams carry the token counts in the last choice, too, where Kimi's own clients look for them.
     """

@@ -17,7 +17,8 @@ from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import parse_script
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
 from server.events import ContentDelta, Event, Finish, FinishReason, ReasoningDelta
-from server.generation import Generator, Job, Output
+from server.generation import Generator
+from server.job import Job, Output
 from server.models import ServedModel
 from server.parsers.stop import StopStrings
 from server.prompts.base import Conversation

@@ -26,7 +26,8 @@ class ModelFacts:
 
     `context_length`: tokens of prompt and answer together. `seats`: requests that run at once. `modalities`: of the input.
     `end_token_ids`: tokens that end an answer. `default_sampling`: the model's own defaults (`generation_config.json`), under
-    the names of `Sampling`'s fields.
+    the names of `Sampling`'s fields. `answer_bounds`: what a small model must be held to where a request leaves it open, or it
+    would never come to an end, under the names of `server.grammar.base.Bounds`' fields.
     """
 
     context_length: int
@@ -34,6 +35,7 @@ class ModelFacts:
     end_token_ids: tuple[int, ...]
     modalities: frozenset[str] = frozenset({"text"})
     default_sampling: Mapping[str, float | int] = field(default_factory=dict)
+    answer_bounds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)

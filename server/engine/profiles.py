@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 _FOLDER = Path(__file__).with_name("profiles")
-_FIELDS = {"name": str, "description": str, "hardware": str, "engine": dict, "environment": dict}
+_FIELDS = {"name": str, "description": str, "hardware": str, "engine": dict, "environment": dict, "answer_bounds": dict}
 _REQUIRED = ("name", "engine")
 
 
@@ -28,12 +28,13 @@ class Profile:
     """How to run the model on one kind of machine.
 
     `engine`: arguments of the engine by vLLM's names, without the model. `environment`: variables of the engine's processes.
-    `hardware`: what it is meant for, for people.
+    `hardware`: what it is meant for, for people. `answer_bounds`: what answers are held to beside what requests ask for.
     """
 
     name: str
     engine: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict)
+    answer_bounds: Mapping[str, int] = field(default_factory=dict)
     description: str = ""
     hardware: str = ""
 
@@ -74,6 +75,9 @@ def _read(path: Path) -> Profile:
     for name, value in content.get("environment", {}).items():
         if not isinstance(value, str):
             raise ProfileError(f"`environment.{name}` of the engine profile `{path}` must be a string: put it in quotes")
+    for name, value in content.get("answer_bounds", {}).items():
+        if type(value) is not int or value < 0:
+            raise ProfileError(f"`answer_bounds.{name}` of the engine profile `{path}` must be a whole number")
     if "model" in content["engine"]:
         raise ProfileError(f"`engine.model` of the engine profile `{path}` is set elsewhere, by `engine.model_path`; remove it")
     return Profile(**content)

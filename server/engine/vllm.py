@@ -37,14 +37,16 @@ class VllmEngine:
     `stats` is kept up to date by the statistics hook that `llm` was built with; `open` arranges that.
     """
 
-    def __init__(self, llm: Any, vocabulary: Vocabulary, stats: EngineStats | None = None) -> None:
+    def __init__(
+        self, llm: Any, vocabulary: Vocabulary, stats: EngineStats | None = None, answer_bounds: Mapping[str, int] | None = None
+    ) -> None:
         from server.engine import vllm_requests
 
         self._convert = vllm_requests
         self._llm = llm
         self._vocabulary = vocabulary
         self._stats = stats or EngineStats()
-        self._facts = _model_facts(llm)
+        self._facts = _model_facts(llm, answer_bounds or {})
         self._speculates = llm.vllm_config.speculative_config is not None
         self._request_ids: set[str] = set()
         self._closing: asyncio.Future[None] | None = None
@@ -69,7 +71,7 @@ class VllmEngine:
         vocabulary = load(model_path)
         stats = EngineStats()
         llm = await start(profile, model_path, model_name or model_path.name, stats, progress)
-        engine = cls(llm, vocabulary, stats)
+        engine = cls(llm, vocabulary, stats, profile.answer_bounds)
         # There are none where another program, such as Ray, starts the engine.
         if processes := getattr(llm.engine_core.resources.engine_manager, "processes", ()):
             engine._guard = Guard(process.pid for process in processes)
@@ -216,7 +218,7 @@ def _with_own_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "tool_calls": [{**call, "function": dict(call["function"])} for call in message["tool_calls"]]}
 
 
-def _model_facts(llm: Any) -> ModelFacts:
+def _model_facts(llm: Any, answer_bounds: Mapping[str, int]) -> ModelFacts:
     model, config = llm.model_config, llm.vllm_config
     end = model.try_get_generation_config().get("eos_token_id", [])
     end_token_ids = [llm.renderer.get_eos_token_id(), *(end if isinstance(end, list) else [end])]
@@ -226,4 +228,5 @@ def _model_facts(llm: Any) -> ModelFacts:
         seats=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
         end_token_ids=tuple(dict.fromkeys(token_id for token_id in end_token_ids if token_id is not None)),
         default_sampling=defaults,
+        answer_bounds=answer_bounds,
     )

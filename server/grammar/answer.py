@@ -24,7 +24,6 @@ from server.quoting import shown
 
 MAX_NODES: Final = 120_000
 MAX_RESPONSE_NODES: Final = 40_000
-_ANY_ORDER: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,14 @@ def compiled(shape: Shape, markup: Markup, bounds: Bounds) -> Answer | None:
     forced = shape.tool_choice == "required" or shape.named is not None
     calls = shape.tool_choice != "none" and bool(shape.tools)
     schema = None if forced and calls else response_schema(shape.response_format)
-    if not calls and schema is None:
+    if not shape.tools and schema is None:
         return None
     text = sequence(FreeText(0, bounds.text_tokens), *markup.closed("response"))
     value = text if schema is None else sequence(_json(schema, rules, markup, bounds, unenforced), *markup.closed("response"))
     if not calls:
         body = value
+    elif shape.after_calls:
+        body = Calls(rules, markup, bounds, shape, unenforced).rest()
     else:
         tools = Calls(rules, markup, bounds, shape, unenforced).channel()
         if forced:
@@ -100,7 +101,7 @@ def _held(root: Part, rules: Rules, markup: Markup, bounds: Bounds, notes: list[
         mine = Rules(MAX_RESPONSE_NODES)
         notes.clear()
         document = Document(root, notes.append)
-        compiler = ValueCompiler(mine, document, bounds, markup.guard, markup.close, spaced=False, any_order=_ANY_ORDER)
+        compiler = ValueCompiler(mine, document, bounds, markup.guard, markup.close, spaced=False, any_order=None)
         depth = None if bounds.depth is None else bounds.depth + deeper
         node = compiler.json((root,), depth, inside=False)
         found = Lengths(mine.nodes)

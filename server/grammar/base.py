@@ -35,10 +35,11 @@ class Bounds:
 class Shape:
     """The form of one answer.
 
-    `thinking`: it begins inside the reasoning, else inside the response. `tools`: all that are declared, in OpenAI's shape, with
-    `tool_paths`: where in the request each stands, `tools[0]` and so on where not given. `named`: only this tool, and at least one
-    call. `parallel`: whether there may be more than one call. `response_format`: as in the request. `strict_only`: only tools
-    with `strict` have their arguments held to their schema, the others' are well-formed.
+    `thinking`: it begins inside the reasoning, else inside the response; `after_calls`: it begins behind a call, needing no more.
+    `tools`: all that are declared, in OpenAI's shape, with `tool_paths`: where in the request each stands, `tools[0]` and so on
+    where not given. `named`: only this tool, and at least one call. `parallel`: whether there may be more than one call.
+    `response_format`: as in the request. `strict_only`: only tools with `strict` have their arguments held to their schema, the
+    others' are well-formed.
     """
 
     thinking: bool = False
@@ -49,6 +50,7 @@ class Shape:
     response_format: Mapping[str, Any] | None = None
     strict_only: bool = False
     tool_paths: Sequence[str] | None = None
+    after_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from server.grammar.containers import Fields, note_uncounted, other_members
 from server.grammar.derivation import ENDLESS, Lengths
 from server.grammar.keys import Layout, Member, members
 from server.grammar.markup import Markup
-from server.grammar.nodes import NOTHING, Literal, Node, Repeat, Rules, Word, choice, sequence
+from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Rules, Word, choice, sequence
 from server.grammar.regex import compiled
 from server.grammar.schema import Document, Part, Parts
 from server.grammar.values import ValueCompiler
@@ -46,6 +46,17 @@ class Calls:
 
     def channel(self) -> Node:
         """The whole channel, one call or more. Raises `InvalidRequestError` for a tool that has to be called and can't."""
+        call, markup = self._one(), self._markup
+        most = self._bounds.calls if self._shape.parallel else 1
+        return sequence(*markup.opened("tools"), Repeat(call, 1, most) if most > 1 else call, *markup.closed("tools"))
+
+    def rest(self) -> Node:
+        """What of the channel may come behind a call."""
+        more = Repeat(self._one(), 0, self._bounds.calls) if self._shape.parallel else EMPTY
+        return sequence(more, *self._markup.closed("tools"))
+
+    def _one(self) -> Node:
+        """Any call."""
         options: list[Node] = []
         paths = self._shape.tool_paths or [f"tools[{index}]" for index in range(len(self._shape.tools))]
         for path, tool in zip(paths, self._shape.tools, strict=True):
@@ -54,9 +65,7 @@ class Calls:
                 options.append(self._call(function, f"{path}.function"))
         one = choice(options)
         markup = self._markup
-        call = self._rules.add("call", sequence(markup.open, Literal('call tool="'), one, *markup.closed("call")))
-        most = self._bounds.calls if self._shape.parallel else 1
-        return sequence(*markup.opened("tools"), Repeat(call, 1, most) if most > 1 else call, *markup.closed("tools"))
+        return self._rules.add("call", sequence(markup.open, Literal('call tool="'), one, *markup.closed("call")))
 
     def _call(self, function: Mapping[str, Any], path: str) -> Node:
         number = Word(_NUMBER) if self._shape.parallel else Literal("1")

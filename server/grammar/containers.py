@@ -33,7 +33,7 @@ class Compiler(Protocol):
     bounds: Bounds
     note: Callable[[str], None]
     dead: list[str]
-    any_order: int
+    any_order: int | None
     comma: Node
     colon: Node
     quoted: CharSet

@@ -68,7 +68,7 @@ class GrammarFactory:
 
 def _key(shape: Shape) -> bytes:
     content = [
-        *(shape.thinking, shape.tool_choice, shape.named, shape.parallel, shape.strict_only),
+        *(shape.thinking, shape.tool_choice, shape.named, shape.parallel, shape.strict_only, shape.after_calls),
         *(list(shape.tools), shape.response_format, shape.tool_paths),
     ]
     return hashlib.sha256(json.dumps(content).encode()).digest()

@@ -1,8 +1,9 @@
 """Keys in any order, none twice, and the required ones among them.
 
 Role: arguments of a call and members of a JSON object are the same problem: a set of named things, each at most once.
-How: one rule for each set of keys that was written, up to `any_order` keys; above that the keys come sorted, which is the order in
-which the prompt shows them. Further keys come last.
+How: one rule for each set of keys that was written, up to `any_order` keys; above that the keys come sorted, which is the order
+in which the prompt shows them. Where `any_order` is None they come as they are declared, which is what clients are promised of
+answers. Further keys come last.
 """
 
 from __future__ import annotations
@@ -36,19 +37,23 @@ class Layout:
     most_extra: int | None = None
 
 
-def members(rules: Rules, given: Sequence[Member], layout: Layout, low: int, high: int | None, any_order: int) -> Node:
+def members(
+    rules: Rules, given: Sequence[Member], layout: Layout, low: int, high: int | None, any_order: int | None
+) -> Node:
     """All ways to write `low` to `high` of the members and the close; None: no upper bound."""
     usable = [member for member in given if member.node != NOTHING]
     if sum(member.required for member in usable) < sum(member.required for member in given):
         return NOTHING
+    if any_order is not None:
+        usable.sort(key=lambda member: member.key)
     writer = _Writer(rules, usable, layout, low, high)
-    return writer.in_any_order() if len(usable) <= any_order else writer.sorted()
+    return writer.in_any_order() if any_order is not None and len(usable) <= any_order else writer.in_order()
 
 
 class _Writer:
     def __init__(self, rules: Rules, given: Sequence[Member], layout: Layout, low: int, high: int | None) -> None:
         self._rules = rules
-        self._members = sorted(given, key=lambda member: member.key)
+        self._members = given
         self._layout = layout
         self._low = low
         self._high = high
@@ -71,7 +76,7 @@ class _Writer:
             behind[written] = self._rules.add("k", choice(options))
         return behind[0]
 
-    def sorted(self) -> Node:
+    def in_order(self) -> Node:
         counted = (self._low > 0 or self._high is not None) and len(self._members) <= MAX_COUNTED
         if not counted:
             self._low, self._high = 0, None

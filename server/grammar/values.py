@@ -43,7 +43,7 @@ class ValueCompiler:
     """Compiles the schemas of one document. Raises `TooLargeError` where a grammar would take too much room."""
 
     def __init__(
-        self, rules: Rules, document: Document, bounds: Bounds, guard: Guard, close: Control, *, spaced: bool, any_order: int
+        self, rules: Rules, document: Document, bounds: Bounds, guard: Guard, close: Control, *, spaced: bool, any_order: int | None
     ) -> None:
         """`close`: what ends an argument. `spaced`: JSON may have a blank behind commas and colons. `any_order`: see `keys`."""
         self.rules = rules

@@ -38,7 +38,7 @@ OUTPUT_SPEED = Metric(
     _SPEEDS,
 )
 INFLIGHT = Metric("inflight_requests", "gauge", "Generations under way.", ("tenant", "model"))
-TOOL_CALLS = Metric("tool_calls_total", "counter", "Tool calls, delivered or cut off by a limit.", ("tenant", "model", "outcome"))
+TOOL_CALLS = Metric("tool_calls_total", "counter", "Tool calls, by what became of them.", ("tenant", "model", "outcome"))
 RECOVERIES = Metric("parser_recoveries_total", "counter", "Anomalies of a model's output that were read around.", ("kind",))
 ENGINE_UP = Metric("engine_up", "gauge", "1 while the engine can take requests.")
 ENGINE_RUNNING = Metric("engine_running_requests", "gauge", "Requests that hold a seat in the engine.")

@@ -54,11 +54,11 @@ class Recorder:
             ("cached_input", record.num_cached_tokens),
             ("output", record.num_output_tokens),
             ("reasoning", record.num_reasoning_tokens),
+            ("discarded", record.num_discarded_tokens),
         ):
             self._of(catalog.TOKENS, *who, kind).inc(count)
-        for outcome, count in (("delivered", record.num_tool_calls), ("cut", record.num_cut_tool_calls)):
-            if count:
-                self._of(catalog.TOOL_CALLS, *who, outcome).inc(count)
+        for outcome, count in record.tool_calls.items():
+            self._of(catalog.TOOL_CALLS, *who, outcome).inc(count)
         for kind, count in record.recoveries.items():
             self._of(catalog.RECOVERIES, kind).inc(count)
         if record.ended_s is not None:

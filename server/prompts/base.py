@@ -38,11 +38,13 @@ class Prompt:
 
     `token_ids`, shape (num_prompt_tokens,). `num_stub_tokens`: tokens at the end that open the channel the model writes in;
     hosted K3 does not count them in `usage.prompt_tokens`. `in_reasoning`: whether the answer starts in the reasoning channel.
+    `is_continued`: whether the answer goes on with text that the client has written.
     """
 
     token_ids: list[int]
     num_stub_tokens: int = 0
     in_reasoning: bool = False
+    is_continued: bool = False
 
 
 class PromptFormat(Protocol):

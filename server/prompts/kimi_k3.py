@@ -54,7 +54,7 @@ class KimiK3Format:
         """Raises `ContextLengthError` early where a `context_length` is given."""
         token_ids = self._encoder.encode(segments_of(conversation), context_length)
         if _continues(conversation):
-            return Prompt(token_ids)
+            return Prompt(token_ids, is_continued=True)
         return Prompt(token_ids, self._num_stub_tokens[conversation.thinking], in_reasoning=conversation.thinking)
 
 

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.context import RequestContext
-from server.engine.base import EngineHints
-from server.generation import Generation, Job
-from server.models import ServedModel
-from server.prompts.base import Conversation
+from server.generation import Generation
 from server.protocol import chat
 from server.protocol.decoding import unknown_fields
-from server.protocol.reasoning import reasoning_of
-from server.protocol.tools import named_choice
-from server.protocol.turn import turn_of
+from server.protocol.sampling import apply_sampling_rule
+from server.protocol.schemas import check_schemas, needs_thread
+from server.routes.chat_job import job_of
 from server.routes.gateway import gateway_of
 from server.streaming.chat import ChatBody, ChatChunks, ChatShape
 from server.streaming.sse import CollectedAnswer, EventStream
 
+IGNORED_HEADER = "x-k3gw-ignored"
+
 router = APIRouter()
 log = structlog.get_logger(__name__)
-
-_SAMPLING_FIELDS = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos",
-)  # fmt: skip
 
 
 @router.post("/v1/chat/completions")
@@ -44,11 +39,15 @@ async def create_chat_completion(request: Request) -> Response:
     context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
     model = gateway.models.resolve(wanted.model, context.tenant)
     request.state.model = model.name
+    wanted, ignored = apply_sampling_rule(wanted, model.settings.sampling)
     generator = gateway.generator()
-    job = _job(wanted, context, model, request.state.arrived_s)
 
     async def begin() -> tuple[Generation, ChatShape]:
-        generation = await generator.prepare(job)
+        if needs_thread(wanted, len(body)):
+            schemas = await asyncio.to_thread(check_schemas, wanted, gateway.schemas)
+        else:
+            schemas = check_schemas(wanted, gateway.schemas)
+        generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s))
         request.state.record = record = generation.record
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)
         return generation, shape
@@ -59,55 +58,11 @@ async def create_chat_completion(request: Request) -> Response:
 
     async def frames() -> AsyncGenerator[bytes, None]:
         generation, shape = await begin()
-        return ChatChunks(shape, include_usage=wanted.include_usage).frames(generation.outputs())
+        in_choice, num_choices = model.settings.usage_in_choice, wanted.n or 1
+        chunks = ChatChunks(shape, include_usage=wanted.include_usage, usage_in_choice=in_choice, num_choices=num_choices)
+        return chunks.frames(generation.outputs())
 
+    headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else {}
     if wanted.stream:
-        return EventStream(frames, gateway.answers, keepalive_interval_s=gateway.keepalive_interval_s)
-    return CollectedAnswer(collect, gateway.answers)
-
-
-def _job(wanted: chat.ChatRequest, context: RequestContext, model: ServedModel, arrived_s: float) -> Job:
-    sampling: dict[str, Any] = {name: value for name in _SAMPLING_FIELDS if (value := getattr(wanted, name)) is not None}
-    if wanted.logit_bias:
-        sampling["logit_bias"] = wanted.bias_by_id
-    if wanted.logprobs:
-        sampling["logprobs"] = wanted.top_logprobs or 0
-    thinking, effort = reasoning_of(wanted)
-    return Job(
-        context=context,
-        model=model,
-        conversation=_conversation(wanted, thinking, effort),
-        arrived_s=arrived_s,
-        sampling=sampling,
-        max_tokens=wanted.output_cap,
-        stop=wanted.stop_strings,
-        num_choices=wanted.n or 1,
-        tool_names=wanted.declared_tool_names,
-        hints=_hints(wanted, context, model),
-    )
-
-
-def _hints(wanted: chat.ChatRequest, context: RequestContext, model: ServedModel) -> EngineHints:
-    turn = turn_of(wanted.messages)
-    return EngineHints(
-        tenant=context.tenant.name,
-        model=model.name,
-        last_user_text=turn.user_text,
-        last_role=turn.last_role,
-        last_text=turn.last_text,
-        num_tool_results=turn.num_tool_results,
-    )
-
-
-def _conversation(wanted: chat.ChatRequest, thinking: bool, effort: Any) -> Conversation:
-    choice = wanted.tool_choice
-    return Conversation(
-        messages=wanted.messages,
-        tools=wanted.tools or (),
-        # A named function is asked for by the same note as `required`: the prompt has no other words for it.
-        tool_choice="required" if named_choice(choice) else choice or "auto",  # type: ignore[arg-type]  # checked by `parse`
-        thinking=thinking,
-        effort=effort,
-        response_format=wanted.response_format,
-        template_options=wanted.chat_template_kwargs or {},
-    )
+        return EventStream(frames, gateway.answers, keepalive_interval_s=gateway.keepalive_interval_s, headers=headers)
+    return CollectedAnswer(collect, gateway.answers, headers=headers)

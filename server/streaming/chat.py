@@ -77,11 +77,16 @@ def new_call_id() -> str:
 
 
 class ChatChunks:
-    """Writes the frames of a streamed answer."""
+    """Writes the frames of a streamed answer.
 
-    def __init__(self, shape: ChatShape, *, include_usage: bool) -> None:
+    `include_usage`: the token counts come in a last chunk of their own; `usage_in_choice`: they come, too, inside the choice
+    that ends last, where Kimi's own clients look for them.
+    """
+
+    def __init__(self, shape: ChatShape, *, include_usage: bool, usage_in_choice: bool = False, num_choices: int = 1) -> None:
         self._shape = shape
         self._include_usage = include_usage
+        self._num_unfinished = num_choices if usage_in_choice else 0
         head = {"id": shape.id, "object": "chat.completion.chunk", "created": shape.created, "model": shape.model}
         self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
@@ -144,7 +149,9 @@ class ChatChunks:
             call_start = {"index": event.index, "id": new_call_id(), "type": "function", "function": function}
             return delta + b'"tool_calls":[' + orjson.dumps(call_start) + b"]" + self._end
         if isinstance(event, Finish):
-            return delta + b'},"logprobs":null,"finish_reason":"%s"}]' % event.reason.value.encode() + self._tail
+            self._num_unfinished -= 1
+            usage = b',"usage":' + orjson.dumps(self._shape.usage()) if self._num_unfinished == 0 else b""
+            return delta + b'},"logprobs":null,"finish_reason":"%s"%s}]' % (event.reason.value.encode(), usage) + self._tail
         return b""
 
 

@@ -10,7 +10,7 @@ byte an error is one `error` frame and nothing after it. A client that leaves ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 import orjson
@@ -69,8 +69,9 @@ class EventStream(Response):
         answers: OpenAnswers,
         *,
         keepalive_interval_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._open_frames = open_frames
         self._answers = answers
@@ -143,8 +144,11 @@ class CollectedAnswer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers) -> None:
+    def __init__(
+        self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers, *, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__()
+        self._extra_headers = dict(headers or {})
         self._collect = collect
         self._answers = answers
 
@@ -152,4 +156,4 @@ class CollectedAnswer(Response):
         async with self._answers.open(scope["state"]):
             async with cancelled_when_gone(receive):
                 body = await self._collect()
-            await Response(body, media_type=self.media_type)(scope, receive, send)
+            await Response(body, media_type=self.media_type, headers=self._extra_headers)(scope, receive, send)

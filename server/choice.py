@@ -1,0 +1,232 @@
+"""One choice of a generation: engine deltas in, outputs out.
+
+Role: steps 6 and 7 of a request. Where the model's `tool_call_policy` is `retry`, a call that does not fit its tool is taken back
+before anything of it was sent, and the answer goes on, sampled anew, from what was sent before it.
+Invariant: what is passed on and what is remembered do not depend on how the engine split its tokens into deltas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import structlog
+
+from server.calls import CallFault, CallGate
+from server.clock import Clock
+from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
+from server.errors import EngineError, InvalidToolCallError
+from server.events import FinishReason
+from server.grammar.base import Grammar, Shape
+from server.job import Job, Output
+from server.parsers.base import Expected
+from server.parsers.factory import ParserFactory
+from server.parsers.stop import StopFilter, StopStrings
+from server.prompts.base import Prompt
+from server.quoting import cut
+from server.reading import AnswerReader
+from server.record import GenerationRecord
+from server.resampling import SentAnswer, Start, single
+
+RETRY_TEMPERATURE: Final = 1.0
+"""At least; a greedy answer would only be the same again."""
+
+_SEEDS: Final = 2**63 - 1
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """What all choices of a generation share."""
+
+    job: Job
+    prompt: Prompt
+    sampling: Sampling
+    shape: Shape
+    grammar: Grammar | None
+    stop: StopStrings | None
+
+
+class Means(Protocol):
+    """What a choice works with; `server.generation.Generator` is that."""
+
+    engine: Engine
+    clock: Clock
+    parsers: dict[str, ParserFactory]
+
+    def cache_salt(self, job: Job) -> str: ...
+    def engine_id(self, job: Job) -> str: ...
+    def grammar_of(self, job: Job, shape: Shape) -> Grammar | None: ...
+
+
+class Choice:
+    """Choice `index` of a generation; what happens is remembered in `record`."""
+
+    def __init__(self, means: Means, plan: Plan, record: GenerationRecord, index: int) -> None:
+        self._means = means
+        self._plan = plan
+        self._record = record
+        self._index = index
+        policy = plan.job.model.settings.tool_call_policy
+        self._holds = policy != "report"
+        self._num_retries_left = plan.job.model.settings.tool_call_retries if policy == "retry" else 0
+        self._sent = SentAnswer(means.engine.vocabulary.control_ids) if self._num_retries_left else None
+        self._is_remembered = False
+        self._open_reader()
+
+    async def outputs(self) -> AsyncGenerator[Output, None]:
+        """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
+        record, now = self._record, self._means.clock.monotonic_s
+        request = self._request()
+        first_s = last_s = 0.0
+        num_tokens = 0
+        started = False
+        try:
+            while True:
+                async with aclosing(self._means.engine.generate(request)) as deltas:
+                    async for delta in deltas:
+                        last_s = now()
+                        num_new = len(delta.token_ids)
+                        num_tokens += num_new
+                        record.num_output_tokens += num_new
+                        output = self._read(delta)
+                        if not started:
+                            first_s = last_s
+                            if record.first_token_s is None:
+                                record.first_token_s = first_s
+                            record.num_cached_tokens = max(record.num_cached_tokens, delta.num_cached_tokens)
+                        if self._reader.finish is not None:
+                            self._remember_end(delta, self._reader.finish)
+                            yield output
+                            return
+                        if output.events or not started:
+                            started = True
+                            yield output
+                        if self._gate.fault is not None:
+                            break
+                request = self._request_again()
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise EngineError("the engine gave up on this request") from error  # it was not us who were cancelled
+        finally:
+            self._remember()
+            if num_tokens > 1 and last_s > first_s:
+                record.choice_speeds.append((num_tokens - 1) / (last_s - first_s))
+
+    def _read(self, delta: EngineDelta) -> Output:
+        """What the client may have of `delta`."""
+        if self._sent is None:
+            return Output(self._index, *self._reader.read(delta))
+        output = Output(self._index, [], None if delta.logprobs is None else [])
+        for piece in single(delta):
+            events, logprobs = self._reader.read(piece)
+            output.events += events
+            if output.logprobs is not None:
+                output.logprobs += logprobs or ()
+            self._sent.add(piece, events)
+            if self._reader.finish is not None:
+                break
+        return output
+
+    def _open_reader(self) -> None:
+        plan, job = self._plan, self._plan.job
+        expected = Expected(tool_names=job.tools.names, types_of=job.tools.types_of, max_calls=job.max_calls)
+        self._parser = self._means.parsers[job.model.format].make(thinking=plan.prompt.in_reasoning, expected=expected)
+        self._gate = CallGate(job.tools, holds=self._holds)
+        stop = StopFilter(plan.stop) if plan.stop else None
+        self._reader = AnswerReader(self._parser, stop, self._means.engine.vocabulary, self._gate)
+
+    def _request(self) -> EngineRequest:
+        plan, job, sampling = self._plan, self._plan.job, self._plan.sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=(sampling.seed + self._index) & _SEEDS)
+        grammar = plan.grammar
+        return EngineRequest(
+            request_id=self._means.engine_id(job),
+            token_ids=plan.prompt.token_ids,
+            sampling=sampling,
+            cache_salt=self._means.cache_salt(job),
+            grammar=grammar.structural_tag if grammar else None,
+            reasoning_ended=True if grammar else None,
+            hints=replace(job.hints, example=lambda: grammar.shortest) if grammar and _demands(plan.shape) else job.hints,
+        )
+
+    def _request_again(self) -> EngineRequest:
+        """The rest of the answer, behind what was sent, sampled anew. Raises `InvalidToolCallError` where no retry is left."""
+        fault, sent, plan = self._gate.faults[-1], self._sent, self._plan
+        if sent is None or self._num_retries_left == 0:
+            raise InvalidToolCallError(
+                f"the model called `{cut(fault.name)}` with arguments that do not fit: {fault.what}; ask again, or have the "
+                "model's `tool_call_policy` set to `report`"
+            )
+        self._num_retries_left -= 1
+        self._report(fault)
+        self._record.count_calls({"retried": 1})
+        num_tokens = sent.take_back()
+        self._record.num_output_tokens -= num_tokens
+        self._record.num_discarded_tokens += num_tokens
+        self._open_reader()
+        if sent.num_sent:
+            self._reader.read(sent.delta())
+        request, so_far = self._request(), sent.delta().token_ids
+        grammar = plan.grammar
+        if grammar is not None and sent.num_sent:
+            grammar = sent.start and self._means.grammar_of(plan.job, _continued(plan.shape, sent.start))
+        sampling = request.sampling
+        if sampling.seed is not None:
+            seed = sampling.seed + plan.job.num_choices * (self._num_retries_left + 1)
+            sampling = replace(sampling, seed=seed & _SEEDS)
+        return replace(
+            request,
+            token_ids=[*request.token_ids, *so_far],
+            grammar=grammar.structural_tag if grammar else None,
+            reasoning_ended=True if grammar else None,
+            sampling=replace(
+                sampling,
+                temperature=max(sampling.temperature, RETRY_TEMPERATURE),
+                max_tokens=sampling.max_tokens - len(so_far),
+            ),
+        )
+
+    def _remember_end(self, delta: EngineDelta, finish: FinishReason) -> None:
+        """What the last delta tells. Raises `EngineError` where the engine ended the answer before the model did."""
+        if delta.finish_reason == "abort":  # never asked for: who wants no more closes the generator
+            raise EngineError("the engine ended this request before its answer was whole")
+        record = self._record
+        record.finish_reason = finish.value
+        if figures := delta.speculation:
+            record.num_draft_tokens += figures.num_draft_tokens
+            record.num_accepted_tokens += figures.num_accepted_tokens
+        self._remember()
+
+    def _remember(self) -> None:
+        """What is known of the choice, once."""
+        if self._is_remembered:
+            return
+        self._is_remembered = True
+        record = self._record
+        record.num_reasoning_tokens += self._parser.num_reasoning_tokens
+        record.count_calls(self._reader.calls)
+        for kind, count in self._parser.recoveries.items():
+            record.recoveries[kind] = record.recoveries.get(kind, 0) + count
+        for fault in self._gate.faults:
+            self._report(fault)
+
+    def _report(self, fault: CallFault) -> None:
+        """Say in the log which tool was called wrongly. What was wrong repeats what a tenant's model said: not for the log."""
+        record, tool = self._record, cut(fault.name)
+        log.warning("invalid_tool_call", request_id=record.request_id, tenant=record.tenant, model=record.model, tool=tool)
+
+
+def _demands(shape: Shape) -> bool:
+    """Whether an answer in plain words would not do."""
+    return shape.tool_choice == "required" or (shape.response_format or {}).get("type", "text") != "text"
+
+
+def _continued(shape: Shape, start: Start) -> Shape:
+    """The form of the rest of an answer behind what was sent. It has begun to speak, so its text is no JSON any more."""
+    return replace(shape, thinking=start == "think", after_calls=start == "calls", response_format=None)

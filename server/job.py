@@ -1,0 +1,52 @@
+"""What is to be generated, and what comes of it: the words between the routes and the pipeline.
+
+Must not: know any API's wire shape; `Conversation` and `DeclaredTools` hold what a client sent, already checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.context import RequestContext
+from server.engine.base import EngineHints, TokenLogprob
+from server.events import Event
+from server.models import ServedModel
+from server.prompts.base import Conversation
+from server.schemas.declared import DeclaredTools
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """What is to be generated.
+
+    `sampling` has only what the client set, under the names of `Sampling`'s fields. Its `seed` is that of the first choice, the
+    others' are the numbers after it; negative ones, of which the engine would take -1 for none, count from 2**63 down.
+    `tools` are all that the conversation declares; `placed_tools` the same as they were sent, each with its path in the request;
+    `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have. `hints`: for engines that choose
+    replies by them, without what only the pipeline knows.
+    """
+
+    context: RequestContext
+    model: ServedModel
+    conversation: Conversation
+    arrived_s: float
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    num_choices: int = 1
+    tools: DeclaredTools = field(default_factory=lambda: DeclaredTools({}))
+    placed_tools: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    named_tool: str | None = None
+    max_calls: int | None = None
+    hints: EngineHints = field(default_factory=EngineHints)
+
+
+@dataclass(slots=True)
+class Output:
+    """What one choice said since its last output. `logprobs` are those of the tokens behind the events, when asked for."""
+
+    choice: int
+    events: list[Event]
+    logprobs: list[TokenLogprob] | None = None
