@@ -151,12 +151,14 @@ def object_node(compiler: Compiler, parts: Parts, depth: int | None, level: int)
 
 
 def note_uncounted(fields: Fields, given: list[Member], parts: Parts, compiler: Compiler) -> None:
-    """Note bounds on the number of keys where there are too many of them to be counted."""
-    if len(given) > MAX_COUNTED and (fields.low or fields.high is not None):
-        for part in parts:
-            for key in ("minProperties", "maxProperties"):
-                if key in part.schema:
-                    compiler.note(part.below(key))
+    """Note bounds on the number of keys that are not held: too many keys to count, or further keys, which may be repeated."""
+    uncounted = [key for key in ("minProperties", "maxProperties") if len(given) > MAX_COUNTED]
+    if fields.low > len(fields.required) + 1 and (fields.others is not None or fields.patterns):
+        uncounted.append("minProperties")
+    for part in parts:
+        for key in uncounted:
+            if key in part.schema:
+                compiler.note(part.below(key))
 
 
 def _extra(compiler: Compiler, fields: Fields, depth: int | None, level: int) -> Node | None:
