@@ -50,8 +50,8 @@ def apply_sampling_rule(request: ChatRequest, rule: SamplingRule) -> tuple[ChatR
         ignored = tuple(name for name in FIXED if not _is_fixed(name, getattr(request, name)))
         return msgspec.structs.replace(request, **FIXED), ignored
     _check(request)
-    temperature = FIXED["temperature"] if request.temperature is None else request.temperature
-    return msgspec.structs.replace(request, **{**FIXED, "temperature": temperature}), ()
+    # Left out, it is the model's own default, which K3's checkpoint has at 1.0, too.
+    return msgspec.structs.replace(request, **{**FIXED, "temperature": request.temperature}), ()
 
 
 def _is_fixed(name: str, value: Any) -> bool:

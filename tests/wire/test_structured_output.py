@@ -92,7 +92,7 @@ def test_an_answer_that_was_cut_off_is_said_to_be(client: openai.OpenAI, target:
 def test_a_json_object(client: openai.OpenAI, target: Target, stream: bool) -> None:
     content, finish = said(client, options(target, target.JSON, response_format={"type": "json_object"}), stream=stream)
     assert "stop" == finish
-    assert "Paris" == json.loads(content)["city"]
+    assert "Paris" in json.loads(content).values()
 
 
 @BOTH_WAYS
