@@ -19,7 +19,7 @@ from server.calls import CallFault, CallGate
 from server.clock import Clock
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
 from server.errors import EngineError, InvalidToolCallError
-from server.events import FinishReason
+from server.events import ContentDelta, FinishReason
 from server.grammar.base import Grammar, Shape
 from server.job import Job, Output
 from server.parsers.base import Expected
@@ -75,6 +75,7 @@ class Choice:
         self._num_retries_left = plan.job.model.settings.tool_call_retries if policy == "retry" else 0
         self._sent = SentAnswer(means.engine.vocabulary.control_ids) if self._num_retries_left else None
         self._is_remembered = False
+        self._content: list[str] | None = None if plan.job.answer_schema is None else []
         self._open_reader()
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
@@ -119,15 +120,20 @@ class Choice:
 
     def _read(self, delta: EngineDelta) -> Output:
         """What the client may have of `delta`."""
-        if self._sent is None:
-            return Output(self._index, *self._reader.read(delta))
+        output = self._read_held(delta, self._sent) if self._sent else Output(self._index, *self._reader.read(delta))
+        if self._content is not None:
+            self._content += [event.text for event in output.events if isinstance(event, ContentDelta)]
+        return output
+
+    def _read_held(self, delta: EngineDelta, sent: SentAnswer) -> Output:
+        """As `_read`, and note which tokens are behind what the client has."""
         output = Output(self._index, [], None if delta.logprobs is None else [])
         for piece in single(delta):
             events, logprobs = self._reader.read(piece)
             output.events += events
             if output.logprobs is not None:
                 output.logprobs += logprobs or ()
-            self._sent.add(piece, events)
+            sent.add(piece, events)
             if self._reader.finish is not None:
                 break
         return output
@@ -201,7 +207,15 @@ class Choice:
         if figures := delta.speculation:
             record.num_draft_tokens += figures.num_draft_tokens
             record.num_accepted_tokens += figures.num_accepted_tokens
+        if self._content is not None and finish is not FinishReason.TOOL_CALLS:
+            record.count_answer("cut" if finish is FinishReason.LENGTH else self._verdict("".join(self._content)))
         self._remember()
+
+    def _verdict(self, content: str) -> str:
+        """Whether a whole answer is what its schema asks for."""
+        schema = self._plan.job.answer_schema
+        validator = None if schema is None else schema.validator
+        return "delivered" if validator is None or validator.errors_in(content) is None else "invalid"
 
     def _remember(self) -> None:
         """What is known of the choice, once."""

@@ -15,6 +15,7 @@ from server.events import Event
 from server.models import ServedModel
 from server.prompts.base import Conversation
 from server.schemas.declared import DeclaredTools
+from server.schemas.library import KnownSchema
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,7 +25,8 @@ class Job:
     `sampling` has only what the client set, under the names of `Sampling`'s fields. Its `seed` is that of the first choice, the
     others' are the numbers after it; negative ones, of which the engine would take -1 for none, count from 2**63 down.
     `tools` are all that the conversation declares; `placed_tools` the same as they were sent, each with its path in the request;
-    `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have. `hints`: for engines that choose
+    `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have; `answer_schema`: what its
+    text is to fit. `hints`: for engines that choose
     replies by them, without what only the pipeline knows.
     """
 
@@ -39,6 +41,7 @@ class Job:
     tools: DeclaredTools = field(default_factory=lambda: DeclaredTools({}))
     placed_tools: Sequence[tuple[str, Mapping[str, Any]]] = ()
     named_tool: str | None = None
+    answer_schema: KnownSchema | None = None
     max_calls: int | None = None
     hints: EngineHints = field(default_factory=EngineHints)
 

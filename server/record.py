@@ -19,7 +19,8 @@ class GenerationRecord:
     the stub that opens the answer's channel). `num_output_tokens` counts every generated token, markers included, over
     all choices.
     `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many
-    were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`, or `cut`.
+    were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`,
+    or `cut`; `json_answers`: the same of answers that were to fit a schema.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
     output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
     its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
@@ -43,6 +44,7 @@ class GenerationRecord:
     outcome: str = "cancelled"
     finish_reason: str | None = None
     tool_calls: dict[str, int] = field(default_factory=dict)
+    json_answers: dict[str, int] = field(default_factory=dict)
     recoveries: dict[str, int] = field(default_factory=dict)
     choice_speeds: list[float] = field(default_factory=list)
 
@@ -50,6 +52,10 @@ class GenerationRecord:
         """More tool calls, by what became of them."""
         for outcome, count in calls.items():
             self.tool_calls[outcome] = self.tool_calls.get(outcome, 0) + count
+
+    def count_answer(self, outcome: str) -> None:
+        """One more answer that was to fit a schema, by what became of it."""
+        self.json_answers[outcome] = self.json_answers.get(outcome, 0) + 1
 
     def log_fields(self) -> dict[str, Any]:
         """What the access log says of it."""

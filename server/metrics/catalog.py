@@ -39,6 +39,9 @@ OUTPUT_SPEED = Metric(
 )
 INFLIGHT = Metric("inflight_requests", "gauge", "Generations under way.", ("tenant", "model"))
 TOOL_CALLS = Metric("tool_calls_total", "counter", "Tool calls, by what became of them.", ("tenant", "model", "outcome"))
+JSON_ANSWERS = Metric(
+    "json_answers_total", "counter", "Answers that were to fit a schema, by what became of them.", ("tenant", "model", "outcome")
+)
 RECOVERIES = Metric("parser_recoveries_total", "counter", "Anomalies of a model's output that were read around.", ("kind",))
 ENGINE_UP = Metric("engine_up", "gauge", "1 while the engine can take requests.")
 ENGINE_RUNNING = Metric("engine_running_requests", "gauge", "Requests that hold a seat in the engine.")
@@ -52,7 +55,7 @@ ENGINE_DRAFTS = Metric("engine_spec_drafts_total", "counter", "Steps that drafte
 ENGINE_DRAFT_TOKENS = Metric("engine_spec_draft_tokens_total", "counter", "Drafted tokens.")
 ENGINE_ACCEPTED = Metric("engine_spec_accepted_tokens_total", "counter", "Drafted tokens that were taken.", ("position",))
 
-RECORDED = (REQUESTS, TOKENS, REQUEST_SECONDS, TTFT_SECONDS, OUTPUT_SPEED, INFLIGHT, TOOL_CALLS, RECOVERIES)
+RECORDED = (REQUESTS, TOKENS, REQUEST_SECONDS, TTFT_SECONDS, OUTPUT_SPEED, INFLIGHT, TOOL_CALLS, JSON_ANSWERS, RECOVERIES)
 FROM_ENGINE = (
     ENGINE_UP, ENGINE_RUNNING, ENGINE_WAITING, ENGINE_KV_USAGE, ENGINE_PREFIX_QUERIED, ENGINE_PREFIX_HIT, ENGINE_DRAFTS,
     ENGINE_DRAFT_TOKENS, ENGINE_ACCEPTED,

@@ -59,6 +59,8 @@ class Recorder:
             self._of(catalog.TOKENS, *who, kind).inc(count)
         for outcome, count in record.tool_calls.items():
             self._of(catalog.TOOL_CALLS, *who, outcome).inc(count)
+        for outcome, count in record.json_answers.items():
+            self._of(catalog.JSON_ANSWERS, *who, outcome).inc(count)
         for kind, count in record.recoveries.items():
             self._of(catalog.RECOVERIES, kind).inc(count)
         if record.ended_s is not None:

@@ -43,6 +43,7 @@ def job_of(
         tools=schemas.tools,
         placed_tools=tuple(wanted.placed_tools()),
         named_tool=wanted.named_tool,
+        answer_schema=schemas.answer,
         max_calls=wanted.max_calls,
         hints=_hints(wanted, context, model),
     )
