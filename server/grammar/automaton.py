@@ -25,9 +25,12 @@ class TooLargeError(Exception):
     """Something would take more room than a grammar may have. Never leaves this package."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Automaton:
-    """`edges[state]`: (characters, next state), the sets disjoint. `accepting[state]`: whether a text may end there."""
+    """`edges[state]`: (characters, next state), the sets disjoint. `accepting[state]`: whether a text may end there.
+
+    Two are equal only where they are the same (see `Library`).
+    """
 
     edges: tuple[tuple[tuple[CharSet, int], ...], ...]
     accepting: tuple[bool, ...]

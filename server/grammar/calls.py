@@ -9,23 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from server.errors import InvalidRequestError
-from server.grammar.automaton import TooLargeError, lengths
-from server.grammar.base import Bounds, Shape
+from server.grammar.base import Shape
 from server.grammar.characters import ANY, minus, of
 from server.grammar.constants import spellable
 from server.grammar.containers import Fields, note_uncounted, other_members
-from server.grammar.derivation import ENDLESS, Lengths
+from server.grammar.draft import Draft
 from server.grammar.keys import Layout, Member, members
-from server.grammar.markup import Markup
-from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Rules, Word, choice, sequence
+from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Word, choice, sequence
 from server.grammar.regex import compiled
-from server.grammar.schema import Document, Part, Parts
+from server.grammar.schema import Part, Parts
 from server.grammar.values import ValueCompiler
-from server.quoting import shown
 
 MAX_TOOL_NODES: Final = 12_000
-MAX_DEEPER: Final = 8
 _RAW_NAMES: Final = minus(ANY, of('"&'))
 _NUMBER: Final = compiled("^[1-9][0-9]{0,2}$")
 
@@ -33,12 +28,12 @@ _NUMBER: Final = compiled("^[1-9][0-9]{0,2}$")
 class Calls:
     """Compiles the tools of one answer."""
 
-    def __init__(self, rules: Rules, markup: Markup, bounds: Bounds, shape: Shape, unenforced: list[str]) -> None:
-        self._rules = rules
-        self._markup = markup
-        self._bounds = bounds
+    def __init__(self, draft: Draft, shape: Shape) -> None:
+        self._draft = draft
+        self._rules = draft.rules
+        self._markup = draft.markup
+        self._bounds = draft.bounds
         self._shape = shape
-        self._unenforced = unenforced
         # Each key more doubles the rules: many tools have fewer keys in any order.
         num_tools = len(shape.tools)
         self._any_order = 6 if num_tools <= 16 else 5 if num_tools <= 48 else 4 if num_tools <= 128 else 3
@@ -68,47 +63,24 @@ class Calls:
         return self._rules.add("call", sequence(markup.open, Literal('call tool="'), one, *markup.closed("call")))
 
     def _call(self, function: Mapping[str, Any], path: str) -> Node:
+        # Many names with the same behind them must lead to one rule, or the compiler would try each of them at every token.
         number = Word(_NUMBER) if self._shape.parallel else Literal("1")
-        head = Literal(f'{attribute(function["name"])}" index="')
-        return sequence(head, number, Literal('"'), self._markup.sep, self._arguments(function, path))
+        rest = self._rules.add("rest", sequence(number, Literal('"'), self._markup.sep, self._arguments(function, path)))
+        return sequence(Literal(f'{attribute(function["name"])}" index="'), rest)
 
     def _arguments(self, function: Mapping[str, Any], path: str) -> Node:
         if self._shape.strict_only and function.get("strict") is not True:
             return self._well_formed()
         parameters = function.get("parameters")
-        if parameters is None:
-            parameters = {}
-        root = Part(parameters, f"{path}.parameters")
-        notes: list[str] = []
-        try:
-            node = self._held(root, notes)
-        except (TooLargeError, RecursionError):
-            self._unenforced.append(root.path)
-            return self._well_formed()
-        self._unenforced.extend(notes)
-        return node
-
-    def _held(self, root: Part, notes: list[str]) -> Node:
-        """Arguments that satisfy a schema, with as much recursion as it takes. Raises `TooLargeError`."""
-        depth = self._bounds.depth
-        for deeper in range(MAX_DEEPER if depth is not None else 1):
-            mine = Rules(MAX_TOOL_NODES)
-            notes.clear()
-            compiler = self._compiler(mine, root, notes)
-            node = self._objects(compiler, root, None if depth is None else depth + deeper)
-            found = Lengths(mine.nodes)
-            if found.of(node) < ENDLESS:
-                return self._rules.take(mine, found.pruned(), node)
-        path = found.blame(node, mine.paths) or next(iter(compiler.dead), root.path)
-        raise InvalidRequestError(
-            f"`{shown(path)}` is required and no value satisfies it: change the schema, or leave the key out of `required`",
-            param=path,
+        root = Part({} if parameters is None else parameters, f"{path}.parameters")
+        return self._draft.hold(
+            root,
+            lambda compiler, depth: self._objects(compiler, root, depth),
+            self._well_formed,
+            most_nodes=MAX_TOOL_NODES,
+            spaced=True,
+            any_order=self._any_order,
         )
-
-    def _compiler(self, rules: Rules, root: Part, notes: list[str]) -> ValueCompiler:
-        document = Document(root, notes.append)
-        markup = self._markup
-        return ValueCompiler(rules, document, self._bounds, markup.guard, markup.close, spaced=True, any_order=self._any_order)
 
     def _objects(self, compiler: ValueCompiler, root: Part, depth: int | None) -> Node:
         """The arguments of all objects that `root` allows."""
@@ -121,7 +93,7 @@ class Calls:
         return choice(self._object(compiler, way.parts, way.depth) for way in objects)
 
     def _object(self, compiler: ValueCompiler, parts: Parts, depth: int | None) -> Node:
-        fields = Fields(parts, compiler.note)
+        fields = Fields(parts, compiler.strings, compiler.note)
         given: list[Member] = []
         for key, values in fields.declared.items():
             node: Node = NOTHING
@@ -133,7 +105,7 @@ class Calls:
         note_uncounted(fields, given, parts, compiler)
         extra = choice(
             self._argument(compiler, Word(names), values, depth if values or depth is None else depth - 1)
-            for names, values in other_members(fields, _RAW_NAMES, compiler.note)
+            for names, values in other_members(fields, _RAW_NAMES, compiler)
         )
         layout = Layout(sequence(), extra=None if extra == NOTHING else extra, most_extra=self._bounds.extra_keys)
         return compiler.rules.add("args", members(compiler.rules, given, layout, fields.low, fields.high, compiler.any_order))
@@ -149,9 +121,9 @@ class Calls:
     def _well_formed(self) -> Node:
         """Any arguments at all."""
         if self._loose is None:
-            compiler = self._compiler(self._rules, Part({}, ""), [])
+            compiler = self._draft.compiler(Part({}, ""), _silent, spaced=True, any_order=0)
             depth = self._bounds.depth
-            argument = self._argument(compiler, Word(lengths(1, None, _RAW_NAMES)), (), depth)
+            argument = self._argument(compiler, Word(compiler.library.lengths(1, None, _RAW_NAMES)), (), depth)
             self._loose = self._rules.add("loose", Repeat(argument, 0, self._bounds.extra_keys))
         return self._loose
 
@@ -163,3 +135,7 @@ def attribute(text: str) -> str:
 
 def _untyped(schema: Any) -> bool:
     return schema is True or (isinstance(schema, Mapping) and "type" not in schema)
+
+
+def _silent(path: str) -> None:
+    """Nothing is asked for, so nothing is left undone."""

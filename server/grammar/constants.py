@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
-from server.grammar import strings
 from server.grammar.characters import ANY
 from server.grammar.schema import Parts, integer
+from server.grammar.strings import Strings
+
+_INNER: Final = (
+    *("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
+    *("items", "prefixItems", "minItems", "maxItems"),
+)
 
 
 def kind_of(value: Any) -> str:
@@ -36,7 +41,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def constants(parts: Parts, kinds: list[str], note: Callable[[str], None]) -> list[Any] | None:
+def constants(parts: Parts, kinds: list[str], strings: Strings, note: Callable[[str], None]) -> list[Any] | None:
     """The values that `parts` list, without those that their other keywords forbid; None where they list none.
 
     Objects and arrays are not looked into: what else the schema says about them is noted.
@@ -53,22 +58,12 @@ def constants(parts: Parts, kinds: list[str], note: Callable[[str], None]) -> li
     for other in lists:
         if other is not values:
             values = [value for value in values if any(same(value, candidate) for candidate in other)]
-    text = strings.text(parts, ANY, note)
-    found = [value for value in values if _has_kind(value, kinds) and spellable(value) and _admitted(value, parts, text, note)]
+    fits = _Fits(parts, strings, note)
+    found = [value for value in values if _has_kind(value, kinds) and spellable(value) and fits(value)]
     for part in parts:
-        if any(isinstance(value, list | Mapping) for value in found):
-            for key in (
-                "properties",
-                "required",
-                "items",
-                "prefixItems",
-                "additionalProperties",
-                "patternProperties",
-                "minItems",
-                "maxItems",
-            ):
-                if key in part.schema:
-                    note(part.below(key))
+        for key in _INNER if any(isinstance(value, list | Mapping) for value in found) else ():
+            if key in part.schema:
+                note(part.below(key))
     return found
 
 
@@ -90,22 +85,31 @@ def _has_kind(value: Any, kinds: list[str]) -> bool:
     return kind in kinds or (kind == "number" and "integer" in kinds and value == int(value))
 
 
-def _admitted(value: Any, parts: Parts, text: strings.Text, note: Callable[[str], None]) -> bool:
-    if isinstance(value, str):
-        return text.automaton.accepts(value) and (text.most_chars is None or len(value) <= text.most_chars)
-    if not isinstance(value, int | float) or isinstance(value, bool):
+class _Fits:
+    """Whether a value fits the keywords of strings and numbers."""
+
+    def __init__(self, parts: Parts, strings: Strings, note: Callable[[str], None]) -> None:
+        self._parts = parts
+        self._low, self._high = strings.bounds(parts)
+        self._pattern = strings.patterns(parts, ANY)
+        self._note = note
+
+    def __call__(self, value: Any) -> bool:
+        if isinstance(value, str):
+            long_enough = self._low <= len(value) and (self._high is None or len(value) <= self._high)
+            return long_enough and (self._pattern is None or self._pattern.accepts(value))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return self._fits_number(Decimal(str(value)))
         return True
-    number = Decimal(str(value))
-    for part in parts:
-        for key, fits in (
-            ("minimum", lambda bound: number >= bound),
-            ("exclusiveMinimum", lambda bound: number > bound),
-            ("maximum", lambda bound: number <= bound),
-            ("exclusiveMaximum", lambda bound: number < bound),
-        ):
-            bound = part.schema.get(key)
-            if isinstance(bound, int | float) and not isinstance(bound, bool) and not fits(Decimal(str(bound))):
+
+    def _fits_number(self, number: Decimal) -> bool:
+        for part in self._parts:
+            for key, sign in (("minimum", 1), ("exclusiveMinimum", 1), ("maximum", -1), ("exclusiveMaximum", -1)):
+                bound = part.schema.get(key)
+                if isinstance(bound, int | float) and not isinstance(bound, bool):
+                    over = (number - Decimal(str(bound))) * sign
+                    if over < 0 or (over == 0 and key.startswith("exclusive")):
+                        return False
+            if (step := integer(part, "multipleOf", self._note)) and number % step:
                 return False
-        if (step := integer(part, "multipleOf", note)) and number % step:
-            return False
-    return True
+        return True

@@ -9,14 +9,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from server.grammar import strings
 from server.grammar.automaton import Automaton, TooLargeError
 from server.grammar.base import Bounds
 from server.grammar.characters import ANY, CharSet
 from server.grammar.constants import spellable
 from server.grammar.keys import MAX_COUNTED, Layout, Member, members
+from server.grammar.library import Library
 from server.grammar.nodes import NOTHING, Literal, Node, Repeat, Rules, Word, choice, sequence
 from server.grammar.schema import Part, Parts, integer, mapping
+from server.grammar.strings import Strings, other_names
 
 MAX_REPEATED: Final = 500
 _OPEN_ARRAY: Final = Literal("[", syntax=True)
@@ -31,6 +32,8 @@ class Compiler(Protocol):
 
     rules: Rules
     bounds: Bounds
+    library: Library
+    strings: Strings
     note: Callable[[str], None]
     dead: list[str]
     any_order: int | None
@@ -48,7 +51,8 @@ class Fields:
     values, None where there may be none: unless a schema says otherwise, what it declares is all that may come.
     """
 
-    def __init__(self, parts: Parts, note: Callable[[str], None]) -> None:
+    def __init__(self, parts: Parts, strings: Strings, note: Callable[[str], None]) -> None:
+        self._strings = strings
         self.declared: dict[str, Parts | None] = {}
         self.patterns: list[tuple[Automaton, Parts | None]] = []
         self.required: set[str] = set()
@@ -79,7 +83,7 @@ class Fields:
     def _compiled(self, part: Part) -> list[tuple[Automaton, Part]]:
         found: list[tuple[Automaton, Part]] = []
         for pattern, schema in mapping(part, "patternProperties", self._note).items():
-            automaton = strings.compiled(pattern, part.below("patternProperties", pattern), self._note)
+            automaton = self._strings.compiled(pattern, part.below("patternProperties", pattern))
             if automaton is not None:
                 found.append((automaton, Part(schema, part.below("patternProperties", pattern))))
         return found
@@ -95,9 +99,9 @@ class Fields:
             self.high = most if self.high is None else min(self.high, most)
         names = part.schema.get("propertyNames")
         if isinstance(names, Mapping):
-            found = strings.text((Part(names, part.below("propertyNames")),), ANY, self._note)
-            self.names = found.automaton if self.names is None else strings.both(self.names, found.automaton)
-            if set(names) - {"type", "pattern", "format", "minLength", "maxLength", "description", "title"} or found.most_chars:
+            found = self._strings.text((Part(names, part.below("propertyNames")),), ANY).automaton
+            self.names = found if self.names is None else self._strings.both(self.names, found) or found
+            if set(names) - {"type", "pattern", "format", "minLength", "maxLength", "description", "title"}:
                 self._note(part.below("propertyNames"))
 
 
@@ -132,7 +136,7 @@ def _others(tables: list[tuple[Part, Mapping[str, Any], list[tuple[Automaton, Pa
 
 def object_node(compiler: Compiler, parts: Parts, depth: int | None, level: int) -> Node:
     """Any object of `parts`."""
-    fields = Fields(parts, compiler.note)
+    fields = Fields(parts, compiler.strings, compiler.note)
     given: list[Member] = []
     for key, values in fields.declared.items():
         required = key in fields.required
@@ -164,7 +168,7 @@ def note_uncounted(fields: Fields, given: list[Member], parts: Parts, compiler: 
 def _extra(compiler: Compiler, fields: Fields, depth: int | None, level: int) -> Node | None:
     """A member with a key that is not declared."""
     options: list[Node] = []
-    for names, values in other_members(fields, compiler.quoted, compiler.note):
+    for names, values in other_members(fields, compiler.quoted, compiler):
         left = depth - 1 if depth is not None and not values else depth
         value = compiler.json(values, left, inside=True, level=level + 1)
         key = Word(names, quoted=True, ending=_QUOTE, inside=True)
@@ -173,7 +177,7 @@ def _extra(compiler: Compiler, fields: Fields, depth: int | None, level: int) ->
     return None if extra == NOTHING else compiler.rules.add("m", extra)
 
 
-def other_members(fields: Fields, chars: CharSet, note: Callable[[str], None]) -> list[tuple[Automaton, Parts]]:
+def other_members(fields: Fields, chars: CharSet, compiler: Compiler) -> list[tuple[Automaton, Parts]]:
     """Names of keys that are not declared, and the schemas of their values."""
     found: list[tuple[Automaton, Parts]] = []
     patterns = [automaton for automaton, _ in fields.patterns]
@@ -184,9 +188,9 @@ def other_members(fields: Fields, chars: CharSet, note: Callable[[str], None]) -
         rest = [pattern for number, pattern in enumerate(patterns) if number != index]
         wanted = fields.names
         if index >= 0:
-            wanted = patterns[index] if wanted is None else strings.both(wanted, patterns[index])
+            wanted = patterns[index] if wanted is None else compiler.strings.both(wanted, patterns[index])
         try:
-            names = strings.other_names(fields.declared, rest, wanted, chars)
+            names = other_names(fields.declared, rest, wanted, chars, compiler.library)
         except TooLargeError:
             continue
         if not names.empty:

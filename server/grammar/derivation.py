@@ -30,19 +30,32 @@ ENDLESS: Final = float("inf")
 
 
 class Lengths:
-    """The length of the shortest text of each rule; `ENDLESS` where there is none."""
+    """The length of a short text of each rule; `ENDLESS` where there is none.
 
-    def __init__(self, rules: Mapping[str, Node]) -> None:
+    It is the shortest but where rules refer to each other in circles; following the shortest options ends in any case.
+    """
+
+    def __init__(self, rules: dict[str, Node]) -> None:
         self._rules = rules
-        self._of: dict[str, float] = dict.fromkeys(rules, ENDLESS)
-        changed = True
-        while changed:
-            changed = False
-            for name, node in rules.items():
-                length = self.of(node)
-                if length < self._of[name]:
-                    self._of[name] = length
-                    changed = True
+        self._of: dict[str, float] = {}
+
+    def update(self) -> None:
+        """Look at the rules that were added."""
+        new = [name for name in self._rules if name not in self._of]
+        self._of.update(dict.fromkeys(new, ENDLESS))
+        while new:
+            for name in new:
+                self._of[name] = self.of(self._rules[name])
+            left = [name for name in new if self._of[name] == ENDLESS]
+            if len(left) == len(new):
+                break
+            new = left
+
+    def prune(self) -> None:
+        """Take out of the rules what derives nothing."""
+        if any(length == ENDLESS for length in self._of.values()):
+            for name, node in self._rules.items():
+                self._rules[name] = self._prune(node)
 
     def of(self, node: Node) -> float:
         """The length of the shortest text of `node`. A reference counts, so that following the shortest one ends."""
@@ -63,12 +76,6 @@ class Lengths:
                 return low * self.of(inner) if low else 0
             case Reference(name):
                 return self._of[name] + 1
-
-    def pruned(self) -> dict[str, Node]:
-        """The rules without what derives nothing."""
-        if all(length < ENDLESS for length in self._of.values()):
-            return dict(self._rules)
-        return {name: self._prune(node) for name, node in self._rules.items()}
 
     def blame(self, node: Node, paths: Mapping[str, str]) -> str | None:
         """The path of the innermost rule that keeps `node` from deriving anything."""

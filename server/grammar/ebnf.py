@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from server.grammar import characters
-from server.grammar.automaton import Automaton
 from server.grammar.characters import CharSet, charset
 from server.grammar.guard import Guard
 from server.grammar.nodes import Choice, Control, FreeText, Literal, Node, Reference, Repeat, Sequence, Word
@@ -114,17 +113,15 @@ class Printer:
     def _word(self, word: Word) -> str:
         if word not in self._words:
             name = self._words[word] = f"w{len(self._words)}"
-            if word.most_chars is None:
-                self._states(word, name)
-            else:
-                self._counted(word, name)
+            self._states(word, name)
         return self._words[word]
 
     def _states(self, word: Word, name: str) -> None:
         """One rule a state, and the ending in them.
 
         So the compiler knows all that may come at each state, and computes its mask once, for all grammars that have the same
-        rules. A rule may refer to itself and to later ones; circles over several rules are not shared between grammars.
+        rules. A rule may refer to itself and to later ones; circles over several rules are not shared between grammars. Nor is
+        anything of a grammar that bounds characters by the compiler's own `max_chars`, which is why lengths are states.
         """
         look_ahead = _LOOK_AHEAD if word.inside and word.quoted else ""
         for state, edges in enumerate(word.automaton.edges):
@@ -167,25 +164,6 @@ class Printer:
     def _ending(self, word: Word) -> str:
         return '""' if word.ending is None else self._node(word.ending)
 
-    def _counted(self, word: Word, name: str) -> None:
-        """With a bound on characters, kept by the compiler: the ending must stand outside of what is counted.
-
-        A bound is not shared between grammars and slows the masks of the last characters down, so it is for long texts only.
-        Characters and tokens in one loop without an end in it would cost a hundred times more; they alternate instead.
-        """
-        automaton = word.automaton
-        if len(automaton.edges) == 1:
-            texts = self._characters(word, automaton.edges[0][0][0], loop=True)
-            tokens = [text for text in texts if text.startswith("Token")]
-            runs = [f"{text} {name}_run" for text in texts if not text.startswith("Token")]
-            self._lines.append(f'{name}_run ::= "" | {" | ".join(runs)}')
-            more = f" ({tokens[0]} {name}_run)*" if tokens else ""
-            self._lines.append(f"{name}_all[max_chars={word.most_chars}] ::= {name}_run{more}")
-        else:
-            self._states(Word(automaton, word.quoted), f"{name}_in")
-            self._lines.append(f"{name}_all[max_chars={word.most_chars}] ::= {name}_in")
-        self._lines.append(f"{name} ::= {name}_all {self._ending(word)}")
-
 
 def _state_name(word: str, state: int) -> str:
     return f"{word}_{state}" if state else word
@@ -225,12 +203,6 @@ def _code(code: int) -> str:
 
 def _letters(chars: CharSet) -> list[str]:
     return [chr(code) for low, high in chars for code in range(low, high + 1)]
-
-
-def is_large(automaton: Automaton) -> bool:
-    """Whether the masks of an automaton's states take long to compute: many states on which most characters may come."""
-    wide = sum(1 for edges in automaton.edges if sum(characters.size(chars) for chars, _ in edges) > 1000)
-    return wide > 128
 
 
 def escaped(text: str) -> str:

@@ -12,8 +12,9 @@ from typing import Final
 
 from server.grammar import answer
 from server.grammar.base import Bounds, Grammar, Shape
-from server.grammar.derivation import Lengths, Shortest
+from server.grammar.derivation import Shortest
 from server.grammar.ebnf import Printer
+from server.grammar.library import Library
 from server.grammar.markup import Markup
 from server.vocabulary.base import Vocabulary
 
@@ -31,6 +32,7 @@ class GrammarFactory:
             raise ValueError(f"`{format_name}` is not a format: use one of {', '.join(FORMATS)}")
         self._bounds = bounds or Bounds()
         self._vocabulary = vocabulary
+        self._library = Library()
         self._markup = None if format_name == "plain" else Markup(vocabulary)
         nameless = (token_id for token_id, piece in enumerate(vocabulary.pieces) if not piece)
         self._excluded = ", ".join(map(str, sorted({*vocabulary.control_ids, *nameless})))
@@ -40,8 +42,8 @@ class GrammarFactory:
     def make(self, shape: Shape) -> Grammar | None:
         """The grammar of `shape`, None where there is nothing to hold: plain text, or a format without a grammar.
 
-        Takes milliseconds for usual tools the first time, and bounded time for any. Raises `InvalidRequestError` where no answer is
-        possible.
+        Takes milliseconds for usual tools the first time, and bounded time for any. Raises `InvalidRequestError` where no
+        answer is possible.
         """
         if self._markup is None or not (shape.tools or shape.response_format):
             return None
@@ -57,12 +59,12 @@ class GrammarFactory:
         return grammar
 
     def _made(self, shape: Shape, markup: Markup) -> Grammar | None:
-        found = answer.compiled(shape, markup, self._bounds)
+        found = answer.compiled(shape, markup, self._bounds, self._library)
         if found is None:
             return None
         ebnf = Printer(markup.guard, self._excluded).print(found.root, found.rules)
         tag = json.dumps({"type": "structural_tag", "format": {"type": "grammar", "grammar": ebnf}}, ensure_ascii=False)
-        shortest = Shortest(found.rules, Lengths(found.rules), self._vocabulary, markup.guard).write(found.root)
+        shortest = Shortest(found.rules, found.lengths, self._vocabulary, markup.guard).write(found.root)
         return Grammar(tag, (*shortest, markup.end), found.unenforced)
 
 

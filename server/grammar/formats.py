@@ -1,7 +1,7 @@
 """Formats of strings that have a grammar, by the names of JSON Schema.
 
-Invariant: a text that an automaton here accepts is one that validators take; not all that they take is accepted (leap seconds, years before 1000,
-quoted mail addresses, other alphabets than ASCII in host names).
+Invariant: a text that an automaton here accepts is one that validators take. Not all that they take is accepted (leap seconds,
+years before 1000, quoted mail addresses, other alphabets than ASCII in host names).
 """
 
 from __future__ import annotations

@@ -55,11 +55,8 @@ class Guard:
             if seconds is None:
                 continue
             following = text[position + 1 : position + 2]
-            if not following:
-                watched = not (syntax and character == "[" and self._open_bracket)
-            else:
-                watched = following in seconds
-            if not watched:
+            harmless = syntax and character == "[" and self._open_bracket
+            if harmless if not following else following not in seconds:
                 continue
             if begin < position:
                 parts.append(text[begin:position])

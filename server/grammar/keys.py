@@ -37,9 +37,7 @@ class Layout:
     most_extra: int | None = None
 
 
-def members(
-    rules: Rules, given: Sequence[Member], layout: Layout, low: int, high: int | None, any_order: int | None
-) -> Node:
+def members(rules: Rules, given: Sequence[Member], layout: Layout, low: int, high: int | None, any_order: int | None) -> Node:
     """All ways to write `low` to `high` of the members and the close; None: no upper bound."""
     usable = [member for member in given if member.node != NOTHING]
     if sum(member.required for member in usable) < sum(member.required for member in given):

@@ -7,7 +7,7 @@ Invariant: a rule's node has no cycle but through `Reference`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Sequenced
 from dataclasses import dataclass
 from typing import Final
@@ -42,16 +42,15 @@ class FreeText:
 class Word:
     """A text that the automaton accepts, and what ends it.
 
-    `quoted`: written as in a JSON string, without its quotes. `ending`: the closing quote, or the control token behind a raw text;
-    it belongs to the word because it is known then, at every character, whether the text may end. None: it ends by itself.
-    `inside`: the word stands in a JSON object or array. `most_chars`: no more characters than these, escapes counted as written.
+    `quoted`: written as in a JSON string, without its quotes. `ending`: the closing quote, or the control token behind a raw
+    text. It belongs to the word because it is known then, at every character, whether the text may end. None: it ends by itself.
+    `inside`: the word stands in a JSON object or array.
     """
 
     automaton: Automaton
     quoted: bool = False
     ending: Literal | Control | None = None
     inside: bool = False
-    most_chars: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ class Rules:
         self.paths: dict[str, str] = {}
         """Rule -> where in the request it comes from, for those that come from a schema."""
         self._names: dict[Node, str] = {}
-        self._left = most_nodes
+        self._left = self._left_now = most_nodes
         self._serial = 0
 
     def reserve(self, hint: str, path: str | None = None) -> Reference:
@@ -155,26 +154,15 @@ class Rules:
             name = self._names[node] = reference.name
         return Reference(name)
 
-    def take(self, other: Rules, nodes: Mapping[str, Node], root: Node) -> Node:
-        """Make the rules of `other` that `root` needs, as they are in `nodes`, rules of these; returns `root` with their names.
-
-        Raises `TooLargeError`.
-        """
-        names: dict[str, Reference] = {}
-        queue = [root]
-        while queue:
-            node = queue.pop()
-            if isinstance(node, Reference) and node.name not in names:
-                names[node.name] = self.reserve(node.name.rstrip("0123456789"))
-                queue.append(nodes[node.name])
-            queue += children(node)
-        for name, reference in names.items():
-            self.define(reference, _renamed(nodes[name], names))
-        return _renamed(root, names)
+    def allow(self, most_nodes: int) -> None:
+        """Let the next rules have so many nodes, within what all may have."""
+        self._left_now = most_nodes
 
     def _spend(self, node: Node) -> None:
-        self._left -= sum(_size(part) for part in walk(node))
-        if self._left < 0:
+        size = sum(_size(part) for part in walk(node))
+        self._left -= size
+        self._left_now -= size
+        if self._left < 0 or self._left_now < 0:
             raise TooLargeError("a grammar")
 
 
@@ -197,19 +185,6 @@ def children(node: Node) -> Sequenced[Node]:
         case Repeat(inner):
             return (inner,)
     return ()
-
-
-def _renamed(node: Node, names: Mapping[str, Reference]) -> Node:
-    match node:
-        case Reference(name):
-            return names[name]
-        case Sequence(parts):
-            return Sequence(tuple(_renamed(part, names) for part in parts))
-        case Choice(options):
-            return Choice(tuple(_renamed(option, names) for option in options))
-        case Repeat(inner, low, high):
-            return Repeat(_renamed(inner, names), low, high)
-    return node
 
 
 def _size(node: Node) -> int:

@@ -28,6 +28,9 @@ _SPACE: Final = charset(
     *((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)),
 )
 _LINE_ENDS: Final = characters.of("\n\r\u2028\u2029")
+_UNDISPUTED: Final = characters.complement(charset((0x85, 0x85), (0x180E, 0x180E), (0xFEFF, 0xFEFF)))
+"""Without the characters that are white space to some and not to others: no text that is matched here has them."""
+
 _CATEGORIES: Final = {
     codes.CATEGORY_DIGIT: _DIGITS,
     codes.CATEGORY_NOT_DIGIT: characters.complement(_DIGITS),
@@ -55,7 +58,7 @@ def compiled(pattern: str) -> Automaton:
     for wanted, look in looks:
         found = _automaton([items[0], *look])
         whole = automaton.intersection(whole, found) if wanted else automaton.difference(whole, found)
-    return whole
+    return automaton.restricted(whole, _UNDISPUTED)
 
 
 def _parsed(pattern: str) -> list[Any]:

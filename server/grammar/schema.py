@@ -67,6 +67,7 @@ class Document:
         self.root = root
         self.note = note
         self._recursive: dict[str, bool] = {}
+        self._elsewhere = _inner_references(root.schema)
 
     def branches(self, parts: Parts) -> list[Branch]:
         """The flat conjunctions whose union is `parts`. Raises `TooLargeError`."""
@@ -128,13 +129,19 @@ class Document:
 
     def resolved(self, reference: str) -> Part | None:
         """The schema that a reference inside of the document names."""
+        if reference in self._elsewhere:
+            return None
         if reference in ("", "#"):
             return self.root
         if not reference.startswith("#"):
             return None
         if not reference.startswith("#/"):
             return next(
-                (Part(schema, self.root.path) for schema in _schemas(self.root.schema) if schema.get("$anchor") == reference[1:]),
+                (
+                    Part(schema, self.root.path)
+                    for schema in _schemas(self.root.schema)
+                    if schema.get("$anchor") == reference[1:] or schema.get("$id") == reference
+                ),
                 None,
             )
         node: Any = self.root.schema
@@ -240,6 +247,16 @@ def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
             queue += node.values()
         elif isinstance(node, list):
             queue += node
+
+
+def _inner_references(root: Any) -> set[str]:
+    """References in schemas with an `$id` of their own, where `#` is not the whole document."""
+    found: set[str] = set()
+    for schema in _schemas(root):
+        name = schema.get("$id")
+        if schema is not root and isinstance(name, str) and not name.startswith("#"):
+            found.update(inner["$ref"] for inner in _schemas(schema) if isinstance(inner.get("$ref"), str))
+    return found
 
 
 def _mark(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,128 +9,141 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from server.grammar import automaton, characters, formats, regex
+from server.grammar import automaton, characters, formats
 from server.grammar.automaton import Automaton, TooLargeError
 from server.grammar.characters import CharSet
+from server.grammar.library import Library
 from server.grammar.schema import Parts, integer
 
-MAX_EXACT: Final = 64
-"""Lengths up to this are counted by an automaton, which costs a state each; beyond, by the grammar compiler."""
-
-_MAX_HELD: Final = 1_000_000_000
-_MAX_PRODUCT: Final = 400
+_MAX_STATES: Final = 400
+_WIDE: Final = 1000
 _IDENTIFIER: Final = characters.charset((0x24, 0x24), (0x2D, 0x2E), (0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A constraint on a string. `most_chars`: a bound that the automaton does not have in it. `free`: there is none."""
+    """A constraint on a string. `free`: there is none but that it has `least` characters, none or one."""
 
     automaton: Automaton
     least: int = 0
-    most_chars: int | None = None
     free: bool = False
 
 
-def text(parts: Parts, chars: CharSet, note: Callable[[str], None]) -> Text:
-    """What a string of `chars` must be to satisfy `parts`; what can't be held is noted."""
-    found = _patterns(parts, chars, note)
-    low, high = 0, None
-    for part in parts:
-        low = max(low, integer(part, "minLength", note) or 0)
-        if (most := integer(part, "maxLength", note)) is not None:
-            high = most if high is None else min(high, most)
-    if high is not None and high < low:
-        return Text(automaton.NOTHING)
-    if found is None and low <= 1 and high is None:
-        return Text(automaton.lengths(low, None, chars), low, free=True)
-    if low > MAX_EXACT:
-        _note_all(parts, "minLength", note)
-        low = 1
-    if high is not None and high > _MAX_HELD:
-        _note_all(parts, "maxLength", note)
-        high = None
-    return _measured(found, low, high, chars, parts, note)
+class Strings:
+    """Reads the keywords of strings.
+
+    `exact`: lengths up to this are counted, at the cost of a state each. `note` is told the path of what is not held.
+    """
+
+    def __init__(self, library: Library, note: Callable[[str], None], exact: int) -> None:
+        self._library = library
+        self._note = note
+        self._exact = exact
+
+    def text(self, parts: Parts, chars: CharSet, cap: int | None = None) -> Text:
+        """What a string of `chars` must be to satisfy `parts`. `cap`: no longer than this, unless it has to be."""
+        found = self.patterns(parts, chars)
+        low, high = self.bounds(parts)
+        if high is not None and high < low:
+            return Text(automaton.NOTHING)
+        if low > self._exact:
+            self._note_all(parts, "minLength")
+            low = 1
+        cap = None if cap is None else max(cap, low)
+        if found is not None:
+            return Text(self._measured(found, low, high, cap, chars, parts))
+        if high is None or high > self._exact:
+            if high is not None and (cap is None or cap > high):
+                self._note_all(parts, "maxLength")
+            high = cap
+        return Text(self._library.lengths(low, high, chars), low, free=low <= 1 and high is None)
+
+    def bounds(self, parts: Parts) -> tuple[int, int | None]:
+        """The least and the most characters."""
+        low = max((integer(part, "minLength", self._note) or 0 for part in parts), default=0)
+        most = [high for part in parts if (high := integer(part, "maxLength", self._note)) is not None]
+        return low, min(most, default=None)
+
+    def patterns(self, parts: Parts, chars: CharSet) -> Automaton | None:
+        """Patterns and formats, None where there are none."""
+        found: Automaton | None = None
+        for part in parts:
+            kind = part.schema.get("format")
+            known = formats.PATTERNS.get(kind) if isinstance(kind, str) else None
+            for key, pattern in (("pattern", part.schema.get("pattern")), ("format", known)):
+                if pattern is None or (one := self.compiled(pattern, part.below(key))) is None:
+                    continue
+                one = self._library.restricted(one, chars)
+                narrowed = one if found is None else self.both(found, one)
+                if narrowed is None or self._is_large(narrowed):
+                    self._note(part.below(key))
+                else:
+                    found = narrowed
+        return found
+
+    def compiled(self, pattern: object, path: str) -> Automaton | None:
+        """The automaton of a pattern, None and noted where it has none."""
+        found = self._library.pattern(pattern) if isinstance(pattern, str) else None
+        if found is None:
+            self._note(path)
+        return found
+
+    def both(self, one: Automaton, other: Automaton) -> Automaton | None:
+        """Texts of both, None where that takes too much room."""
+        try:
+            return self._library.both(one, other)
+        except TooLargeError:
+            return None
+
+    def _measured(self, found: Automaton, low: int, high: int | None, cap: int | None, chars: CharSet, parts: Parts) -> Automaton:
+        """`found` with a length, as far as that stays small."""
+        if cap is not None and (high is None or high > cap):
+            capped = self._with_length(found, 0, cap, chars)
+            if capped is not None and not capped.empty:
+                found = capped
+        if low:
+            found = self._or_note(self._with_length(found, low, None, chars), found, parts, "minLength")
+        if high is not None:
+            found = self._or_note(self._with_length(found, 0, high, chars), found, parts, "maxLength")
+        return found
+
+    def _or_note(self, narrowed: Automaton | None, found: Automaton, parts: Parts, key: str) -> Automaton:
+        if narrowed is None:
+            self._note_all(parts, key)
+            return found
+        return narrowed
+
+    def _with_length(self, found: Automaton, low: int, high: int | None, chars: CharSet) -> Automaton | None:
+        """`found` with a length, None where that takes too much room."""
+        try:
+            narrowed = self._library.both(found, self._library.lengths(low, high, chars))
+        except TooLargeError:
+            return None
+        return None if self._is_large(narrowed) and len(narrowed.edges) > len(found.edges) else narrowed
+
+    def _is_large(self, one: Automaton) -> bool:
+        """Whether its masks take long to compute: where many characters may come, all tokens are tried."""
+        wide = sum(1 for edges in one.edges if sum(characters.size(chars) for chars, _ in edges) > _WIDE)
+        return wide > self._exact + 1 or len(one.edges) > _MAX_STATES
+
+    def _note_all(self, parts: Parts, key: str) -> None:
+        for part in parts:
+            if key in part.schema:
+                self._note(part.below(key))
 
 
-def _measured(
-    found: Automaton | None, low: int, high: int | None, chars: CharSet, parts: Parts, note: Callable[[str], None]
-) -> Text:
-    """`found` with a length, by the automaton where that stays small."""
-    if found is None:
-        exact = high if high is not None and high <= MAX_EXACT else None
-        return Text(automaton.lengths(low, exact, chars), low, None if exact is not None else high)
-    if low == 0 and high is None:
-        return Text(found)
-    try:
-        if high is not None and high > _MAX_PRODUCT:
-            raise TooLargeError("a length")
-        both = automaton.intersection(found, automaton.lengths(low, high, chars))
-        if len(both.edges) <= max(_MAX_PRODUCT, len(found.edges)):
-            return Text(both)
-    except TooLargeError:
-        pass
-    try:
-        found = automaton.intersection(found, automaton.lengths(low, None, chars))
-    except TooLargeError:
-        _note_all(parts, "minLength", note)
-    return Text(found, 0, high)
-
-
-def _patterns(parts: Parts, chars: CharSet, note: Callable[[str], None]) -> Automaton | None:
-    found: Automaton | None = None
-    for part in parts:
-        patterns = [("pattern", part.schema.get("pattern"))]
-        kind = part.schema.get("format")
-        patterns.append(("format", formats.PATTERNS.get(kind) if isinstance(kind, str) else None))
-        for key, pattern in patterns:
-            if pattern is None:
-                continue
-            one = compiled(pattern, part.below(key), note)
-            if one is not None:
-                one = automaton.restricted(one, chars)
-                try:
-                    found = one if found is None else automaton.intersection(found, one)
-                except TooLargeError:
-                    note(part.below(key))
-    return found
-
-
-def compiled(pattern: object, path: str, note: Callable[[str], None]) -> Automaton | None:
-    """The automaton of a pattern, None and noted where it has none."""
-    try:
-        if isinstance(pattern, str):
-            return regex.compiled(pattern)
-    except (regex.UnsupportedError, TooLargeError):
-        pass
-    note(path)
-    return None
-
-
-def other_names(declared: Iterable[str], patterns: Iterable[Automaton], names: Automaton | None, chars: CharSet) -> Automaton:
+def other_names(
+    declared: Iterable[str], patterns: Iterable[Automaton], names: Automaton | None, chars: CharSet, library: Library
+) -> Automaton:
     """Names for further keys: none of those declared, of none of `patterns`, all of `names`. Raises `TooLargeError`.
 
     Where there is something to keep away from, they are identifiers, which keeps the automaton's masks small.
     """
     declared, patterns = list(declared), list(patterns)
     narrow = chars if not declared and not patterns else characters.intersection(chars, _IDENTIFIER)
-    found = automaton.restricted(names, chars) if names is not None else automaton.lengths(1, None, narrow)
+    found = library.restricted(names, chars) if names is not None else library.lengths(1, None, narrow)
     if declared:
         found = automaton.difference(found, automaton.words(declared))
     for pattern in patterns:
         found = automaton.difference(found, pattern)
     return found
-
-
-def _note_all(parts: Parts, key: str, note: Callable[[str], None]) -> None:
-    for part in parts:
-        if key in part.schema:
-            note(part.below(key))
-
-
-def both(one: Automaton, other: Automaton) -> Automaton:
-    """Texts of both, or where that takes too much room, those of `one`."""
-    try:
-        return automaton.intersection(one, other)
-    except TooLargeError:
-        return one

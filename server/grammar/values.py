@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from server.grammar import automaton, numbers, strings
-from server.grammar.automaton import Automaton, TooLargeError
+from server.grammar.automaton import TooLargeError
 from server.grammar.base import Bounds
-from server.grammar.characters import ANY, minus
+from server.grammar.characters import ANY
 from server.grammar.constants import constants, kind_of
 from server.grammar.containers import array_node, object_node
 from server.grammar.ebnf import QUOTED
-from server.grammar.guard import Guard
+from server.grammar.library import Library
 from server.grammar.nodes import EMPTY, NOTHING, Control, FreeText, Literal, Node, Reference, Rules, Word, choice, sequence
 from server.grammar.numbers import Bound
 from server.grammar.schema import Document, Parts
+from server.grammar.strings import Strings
 
 MAX_LEVELS: Final = 60
 _QUOTE: Final = Literal('"', syntax=True)
@@ -43,7 +43,15 @@ class ValueCompiler:
     """Compiles the schemas of one document. Raises `TooLargeError` where a grammar would take too much room."""
 
     def __init__(
-        self, rules: Rules, document: Document, bounds: Bounds, guard: Guard, close: Control, *, spaced: bool, any_order: int | None
+        self,
+        rules: Rules,
+        document: Document,
+        bounds: Bounds,
+        library: Library,
+        close: Control,
+        *,
+        spaced: bool,
+        any_order: int | None,
     ) -> None:
         """`close`: what ends an argument. `spaced`: JSON may have a blank behind commas and colons. `any_order`: see `keys`."""
         self.rules = rules
@@ -51,13 +59,14 @@ class ValueCompiler:
         self.bounds = bounds
         self.any_order = any_order
         self.note = document.note
+        self.library = library
+        self.strings = Strings(library, document.note, bounds.exact_chars)
         self.quoted = QUOTED
         self.dead: list[str] = []
         """Paths of required things that can have no value, inner ones first."""
         blank = choice([Literal(" "), EMPTY]) if spaced else EMPTY
         self.comma = rules.add("c", sequence(Literal(",", syntax=True), blank))
         self.colon = rules.add("c", sequence(Literal(":", syntax=True), blank))
-        self._guard = guard
         self._close = close
         self._known: dict[tuple[tuple[int, ...], int | None, bool], Node] = {}
         self._used: set[str] = set()
@@ -65,7 +74,8 @@ class ValueCompiler:
     def json(self, parts: Parts, depth: int | None, *, inside: bool, level: int = 0) -> Node:
         """Any value of `parts` as JSON.
 
-        `depth`: how often a schema may still be entered again, None: as often as the model likes. `inside`: of an object or array.
+        `depth`: how often a schema may still be entered again, None: as often as the model likes. `inside`: of an object or
+        array.
         """
         if level > MAX_LEVELS:
             raise TooLargeError("nesting")
@@ -107,7 +117,7 @@ class ValueCompiler:
             if left is not None and left < 0:
                 continue
             kinds = self.document.kinds(branch.parts)
-            values = constants(branch.parts, kinds, self.note)
+            values = constants(branch.parts, kinds, self.strings, self.note)
             if values is None:
                 scalars = left == 0 and not branch.parts
                 found += [Way(kind, branch.parts, left) for kind in kinds if not scalars or kind not in ("object", "array")]
@@ -155,28 +165,19 @@ class ValueCompiler:
 
     def _raw(self, parts: Parts) -> Node:
         """A string argument: its text as it is."""
-        text = strings.text(parts, ANY, self.note)
+        text = self.strings.text(parts, ANY)
         if text.free:
             return sequence(FreeText(text.least, self.bounds.string_tokens), self._close)
-        return self._word(text, quoted=False, ending=self._close, inside=False)
+        if self.bounds.json_chars is not None:
+            text = self.strings.text(parts, ANY, self.bounds.json_chars)
+        return NOTHING if text.automaton.empty else Word(text.automaton, ending=self._close)
 
     def _quoted(self, parts: Parts, inside: bool) -> Node:
         """A JSON string."""
-        text = strings.text(parts, QUOTED, self.note)
-        return sequence(_QUOTE, self._word(text, quoted=True, ending=_QUOTE, inside=inside))
-
-    def _word(self, text: strings.Text, *, quoted: bool, ending: Literal | Control, inside: bool) -> Node:
+        text = self.strings.text(parts, QUOTED, self.bounds.json_chars)
         if text.automaton.empty:
             return NOTHING
-        most = text.most_chars
-        if self.bounds.json_chars is not None and _loops(text.automaton):
-            most = self.bounds.json_chars if most is None else min(most, self.bounds.json_chars)
-        if most is None or most < len(text.automaton.shortest()):
-            return NOTHING if most is not None and text.most_chars == most else Word(text.automaton, quoted, ending, inside)
-        counted = text.automaton
-        if len(counted.edges) > 1:
-            counted = automaton.restricted(counted, minus(ANY, self._guard.firsts))
-        return NOTHING if counted.empty else Word(counted, quoted, ending, inside, most)
+        return sequence(_QUOTE, Word(text.automaton, quoted=True, ending=_QUOTE, inside=inside))
 
     def _number(self, parts: Parts, *, integer: bool) -> Node:
         low = high = None
@@ -198,20 +199,13 @@ class ValueCompiler:
     def _number_word(self, parts: Parts, low: Bound | None, high: Bound | None, steps: list[int], integer: bool) -> Node:
         digits = self.bounds.digits
         try:
-            found = numbers.number(low, high, integer=integer, digits=digits)
+            found = self.library.number(low, high, tuple(steps), integer=integer, digits=digits)
         except TooLargeError:
-            found = numbers.number(None, None, integer=integer, digits=digits)
+            found = self.library.number(None, None, (), integer=integer, digits=digits)
             for part in parts:
-                for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
+                for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"):
                     if key in part.schema:
                         self.note(part.below(key))
-        for step in steps:
-            try:
-                found = automaton.intersection(found, numbers.multiples(step))
-            except TooLargeError:
-                for part in parts:
-                    if part.schema.get("multipleOf") == step:
-                        self.note(part.below("multipleOf"))
         return NOTHING if found.empty else Word(found)
 
     def _bound(self, value: Any, path: str, is_open: bool) -> Bound | None:
@@ -220,8 +214,3 @@ class ValueCompiler:
         if value is not None:
             self.note(path)
         return None
-
-
-def _loops(one: Automaton) -> bool:
-    """Whether its texts may be of any length."""
-    return any(target <= state for state, edges in enumerate(one.edges) for _, target in edges)

@@ -18,6 +18,7 @@ from server.grammar import answer
 from server.grammar.answer import Answer
 from server.grammar.base import Bounds, Grammar, Shape
 from server.grammar.factory import GrammarFactory
+from server.grammar.library import Library
 from server.grammar.markup import Markup
 from server.parsers.factory import ParserFactory
 from server.vocabulary.base import Vocabulary
@@ -67,7 +68,7 @@ class Speaker:
         return grammar
 
     def compiled(self, shape: Shape, bounds: Bounds | None = None) -> Answer:
-        found = answer.compiled(shape, self.markup, bounds or Bounds())
+        found = answer.compiled(shape, self.markup, bounds or Bounds(), Library())
         assert found is not None
         return found
 

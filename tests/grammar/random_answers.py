@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from server.grammar import characters
 from server.grammar.answer import Answer
-from server.grammar.derivation import Lengths
 from server.grammar.ebnf import QUOTED_PLAIN
 from server.grammar.nodes import Choice, Control, FreeText, Literal, Node, Reference, Repeat, Sequence, Word
 from tests.grammar.conftest import Speaker
@@ -34,7 +33,7 @@ class Derivation:
         self._speaker = speaker
         self._rules: Mapping[str, Node] = found.rules
         self._root = found.root
-        self._lengths = Lengths(found.rules)
+        self._lengths = found.lengths
         self._rng = rng
         self._budget = budget
         self._parts: list[str | int] = []
@@ -91,8 +90,6 @@ class Derivation:
         wish = rng.choice((0, 2, 6, 20))
         homeward = _distances(word)
         while not (word.automaton.accepting[state] and not natural and (length >= wish or not edges[state])):
-            if word.most_chars is not None and length + 13 > word.most_chars:
-                break
             choices = (
                 edges[state]
                 if length < wish or natural
@@ -108,12 +105,9 @@ class Derivation:
                 ]
                 chars, target = rng.choice(choices)
             character = self._sample(chars)
-            natural = self._character(word, character, chars, loop=target == state and word.most_chars is None, may=not natural)
+            natural = self._character(word, character, chars, loop=target == state, may=not natural)
             state = target
             length += 1
-        if word.most_chars is not None and not word.automaton.accepting[state]:
-            for character in _shortest_from(word, state):
-                self._character(word, character, (), loop=False, may=False)
 
     def _character(self, word: Word, character: str, chars: characters.CharSet, *, loop: bool, may: bool) -> str:
         guard, rng = self._speaker.markup.guard, self._rng
@@ -161,12 +155,3 @@ def _distances(word: Word) -> list[int]:
                 found[state] = nearest
                 changed = True
     return found
-
-
-def _shortest_from(word: Word, state: int) -> str:
-    homeward = _distances(word)
-    text = ""
-    while not word.automaton.accepting[state]:
-        chars, state = min(word.automaton.edges[state], key=lambda edge: homeward[edge[1]])
-        text += characters.sample(chars)
-    return text

@@ -1,0 +1,72 @@
+"""A grammar in the making: its rules, and what is known of all of them.
+
+Role: shared by the compilers of the channels. A schema is compiled here as often as it takes: with more recursion where a small
+model's bound leaves no finite value, and not at all where it would take too much room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from server.errors import InvalidRequestError
+from server.grammar.automaton import TooLargeError
+from server.grammar.base import Bounds
+from server.grammar.derivation import ENDLESS, Lengths
+from server.grammar.library import Library
+from server.grammar.markup import Markup
+from server.grammar.nodes import Node, Rules
+from server.grammar.schema import Document, Part
+from server.grammar.values import ValueCompiler
+from server.quoting import shown
+
+MAX_NODES: Final = 120_000
+_MAX_DEEPER: Final = 8
+
+Build = Callable[[ValueCompiler, int | None], Node]
+"""Makes something of a schema, given the levels of recursion that it may use."""
+
+
+class Draft:
+    """One grammar. `unenforced`: see `Grammar`."""
+
+    def __init__(self, markup: Markup, bounds: Bounds, library: Library) -> None:
+        self.markup = markup
+        self.bounds = bounds
+        self.rules = Rules(MAX_NODES)
+        self.lengths = Lengths(self.rules.nodes)
+        self.unenforced: list[str] = []
+        self._library = library
+
+    def compiler(self, root: Part, note: Callable[[str], None], *, spaced: bool, any_order: int | None) -> ValueCompiler:
+        """A compiler for one schema; the arguments are `ValueCompiler`'s."""
+        document = Document(root, note)
+        return ValueCompiler(
+            self.rules, document, self.bounds, self._library, self.markup.close, spaced=spaced, any_order=any_order
+        )
+
+    def hold(
+        self, root: Part, build: Build, otherwise: Callable[[], Node], *, most_nodes: int, spaced: bool, any_order: int | None
+    ) -> Node:
+        """What `build` makes of the schema `root`, or `otherwise` where that is too large.
+
+        Raises `InvalidRequestError` where no value satisfies the schema.
+        """
+        self.rules.allow(most_nodes)
+        try:
+            for deeper in range(1 if self.bounds.depth is None else _MAX_DEEPER):
+                notes: list[str] = []
+                compiler = self.compiler(root, notes.append, spaced=spaced, any_order=any_order)
+                node = build(compiler, None if self.bounds.depth is None else self.bounds.depth + deeper)
+                self.lengths.update()
+                if self.lengths.of(node) < ENDLESS:
+                    self.unenforced += notes
+                    return node
+        except (TooLargeError, RecursionError):
+            self.unenforced.append(root.path)
+            self.rules.allow(MAX_NODES)
+            return otherwise()
+        path = self.lengths.blame(node, self.rules.paths) or next(iter(compiler.dead), root.path)
+        raise InvalidRequestError(
+            f"no value satisfies `{shown(path)}`: change the schema, or leave the key out of `required`", param=path
+        )

@@ -1,0 +1,75 @@
+"""Automata that come up again and again, made once.
+
+Role: belongs to one factory. Invariant: asked twice, it gives the same object, so that equal words print as one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from server.grammar import automaton, numbers, regex
+from server.grammar.automaton import Automaton, TooLargeError
+from server.grammar.characters import CharSet
+from server.grammar.numbers import Bound
+from server.grammar.regex import UnsupportedError
+
+MAX_KEPT: Final = 1000
+
+
+class Library:
+    """Bounded: what was not asked for the longest goes first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, Automaton | None] = OrderedDict()
+
+    def pattern(self, pattern: str) -> Automaton | None:
+        """The texts in which a regular expression is found, None where there is no automaton for it."""
+
+        def make() -> Automaton | None:
+            try:
+                return regex.compiled(pattern)
+            except (UnsupportedError, TooLargeError):
+                return None
+
+        return self._get(("pattern", pattern), make)
+
+    def lengths(self, low: int, high: int | None, chars: CharSet) -> Automaton:
+        """As `automaton.lengths`. Raises `TooLargeError`."""
+        return self._found(("lengths", low, high, chars), lambda: automaton.lengths(low, high, chars))
+
+    def number(
+        self, low: Bound | None, high: Bound | None, steps: tuple[int, ...], *, integer: bool, digits: int | None
+    ) -> Automaton:
+        """As `numbers.number`, multiples of all `steps`. Raises `TooLargeError`."""
+
+        def make() -> Automaton:
+            found = numbers.number(low, high, integer=integer, digits=digits)
+            for step in steps:
+                found = automaton.intersection(found, numbers.multiples(step))
+            return found
+
+        return self._found(("number", low, high, steps, integer, digits), make)
+
+    def both(self, one: Automaton, other: Automaton) -> Automaton:
+        """As `automaton.intersection`. Raises `TooLargeError`."""
+        return self._found(("both", one, other), lambda: automaton.intersection(one, other))
+
+    def restricted(self, one: Automaton, chars: CharSet) -> Automaton:
+        """As `automaton.restricted`."""
+        return self._found(("restricted", one, chars), lambda: automaton.restricted(one, chars))
+
+    def _found(self, key: Hashable, make: Callable[[], Automaton]) -> Automaton:
+        found = self._get(key, make)
+        assert found is not None
+        return found
+
+    def _get(self, key: Hashable, make: Callable[[], Automaton | None]) -> Automaton | None:
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        found = self._kept[key] = make()
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return found
