@@ -18,6 +18,7 @@ from server.grammar.draft import Draft
 from server.grammar.library import Library
 from server.grammar.markup import Markup
 from server.grammar.nodes import EMPTY, FreeText, Node, choice, sequence
+from server.grammar.roots import root_part
 from server.grammar.schema import Part
 
 MAX_RESPONSE_NODES: Final = 40_000
@@ -79,7 +80,7 @@ def response_schema(response_format: Mapping[str, Any] | None) -> Part | None:
     if isinstance(schema, Mapping):
         for key in ("schema", "json_schema"):
             if key in schema:
-                return Part(schema[key], f"{path}.{key}")
+                return root_part(schema[key], f"{path}.{key}")
     return Part(schema, path)
 
 

@@ -17,6 +17,7 @@ from server.grammar.draft import Draft
 from server.grammar.keys import Layout, Member, members
 from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Word, choice, sequence
 from server.grammar.regex import compiled
+from server.grammar.roots import root_part
 from server.grammar.schema import Part, Parts
 from server.grammar.values import ValueCompiler
 
@@ -72,7 +73,7 @@ class Calls:
         if self._shape.strict_only and function.get("strict") is not True:
             return self._well_formed()
         parameters = function.get("parameters")
-        root = Part({} if parameters is None else parameters, f"{path}.parameters")
+        root = root_part({} if parameters is None else parameters, f"{path}.parameters")
         return self._draft.hold(
             root,
             lambda compiler, depth: self._objects(compiler, root, depth),

@@ -5,6 +5,7 @@ Role: the drafts of JSON Schema end here; what reads schemas behind it knows one
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from server.grammar.schema import Part
@@ -14,11 +15,9 @@ from server.schemas.spelling import respelled
 
 
 def root_part(schema: Any, path: str) -> Part:
-    """A whole schema, read as the draft that a validator reads it as. Raises `RecursionError` for one that is nested too deep."""
-    if not isinstance(schema, dict):
-        return Part(schema, path)
-    try:
-        draft = Document.of(schema).draft
-    except SchemaFault:  # it is read as far as it goes
-        draft = NEWEST_DRAFT
-    return Part(schema if draft == NEWEST_DRAFT else respelled(schema, draft), path)
+    """A whole schema, read as the draft that a validator reads it as; one that is not well-formed is read as far as it goes."""
+    if isinstance(schema, dict):
+        with suppress(SchemaFault, RecursionError):
+            draft = Document.of(schema).draft
+            return Part(schema if draft == NEWEST_DRAFT else respelled(schema, draft), path)
+    return Part(schema, path)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from server.schemas.document import Document
-from server.schemas.keywords import TYPES
+from server.schemas.keywords import TYPES, stands_alone
 
 ALL: Final = frozenset(TYPES)
 _NOTHING: Final[frozenset[str]] = frozenset()
@@ -55,12 +55,12 @@ class _TypeReader:
 
     def _read(self, schema: Mapping[str, Any]) -> frozenset[str]:
         allowed = ALL
-        if self._document.draft < 2019 and "$ref" in schema:  # the drafts in which a reference stands alone
-            return self._all_of(self._document.targets(schema))
+        if stands_alone(schema, self._document.draft):
+            return self.types(self._document.target(schema, schema["$ref"]))
         if "type" in schema:
             names = schema["type"]
             allowed &= frozenset(name for named in ([names] if isinstance(names, str) else names) for name in _widened(named))
-        if "const" in schema:
+        if "const" in schema and self._document.draft > 4:
             allowed &= frozenset(types_of_value(schema["const"]))
         if "enum" in schema:
             allowed &= frozenset(name for value in schema["enum"] for name in types_of_value(value))
@@ -86,6 +86,8 @@ class _TypeReader:
         return self._properties[id(schema)]
 
     def _read_properties(self, schema: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+        if stands_alone(schema, self._document.draft):
+            return dict(self.properties(self._document.target(schema, schema["$ref"])))
         found = {key: self.types(inner) for key, inner in schema.get("properties", {}).items()}
         for part in (*schema.get("allOf", ()), *self._document.targets(schema)):
             for key, types in self.properties(part).items():

@@ -7,16 +7,18 @@ fetched. Work and depth are bounded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
 from server.quoting import cut, shown
-from server.schemas.keywords import NEWEST_DRAFT, Step, draft_of, fault_of, inner_schemas, is_schema
+from server.schemas.keywords import NEWEST_DRAFT, Step, draft_of, fault_of, inner_schemas, is_schema, stands_alone
 
 MAX_DEPTH: Final = 64
 """Schemas inside schemas."""
 
+_OLD_DRAFTS: Final = (7, 4)
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -46,9 +48,23 @@ class Document:
 
     @classmethod
     def of(cls, schema: Mapping[str, Any] | bool) -> Document:
-        """Walks all of `schema`. Raises `SchemaFault`."""
-        # Where the draft is unknown, the walk says so at `$schema`.
-        document = cls(schema, draft_of(schema) or NEWEST_DRAFT)
+        """Walks all of `schema`. Raises `SchemaFault`.
+
+        The draft is that of `$schema`. Without it, it is 2020-12, or where the schema is not well-formed in that, draft 7 or else
+        4, whose spellings generators still write; what none of them takes has the fault that it has in 2020-12.
+        """
+        try:
+            # Where the draft is unknown, the walk says so at `$schema`.
+            return cls._read(schema, draft_of(schema) or NEWEST_DRAFT)
+        except SchemaFault:
+            for draft in _OLD_DRAFTS if isinstance(schema, dict) and "$schema" not in schema else ():
+                with suppress(SchemaFault):
+                    return cls._read(schema, draft)
+            raise
+
+    @classmethod
+    def _read(cls, schema: Mapping[str, Any] | bool, draft: int) -> Document:
+        document = cls(schema, draft)
         document._walk((), schema, "")
         document._follow()
         document._seen.clear()
@@ -102,7 +118,7 @@ class Document:
     def _name(self, node: Mapping[str, Any], base: str) -> str:
         """Remember what `node` is called; returns the base of the references in it."""
         name = node.get("id" if self.draft == 4 else "$id")
-        if isinstance(name, str) and name and not (self.draft < 2019 and "$ref" in node):  # there, others are ignored beside it
+        if isinstance(name, str) and name and not stands_alone(node, self.draft):
             uri, _, fragment = name.partition("#")
             if uri:
                 base = _joined(base, uri)

@@ -33,7 +33,7 @@ _SCHEMA: Final = frozenset({
     "unevaluatedItems", "unevaluatedProperties",
 })  # fmt: skip
 _LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_MAPS: Final = frozenset({"$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties"})
+MAPS: Final = frozenset({"$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties"})
 
 
 def draft_of(schema: Any, default: int = NEWEST_DRAFT) -> int | None:
@@ -49,6 +49,11 @@ def is_schema(value: Any) -> bool:
     return isinstance(value, dict | bool)
 
 
+def stands_alone(schema: Mapping[str, Any], draft: int) -> bool:
+    """Whether a reference hides all that is said beside it, as it did before 2019-09."""
+    return draft < 2019 and "$ref" in schema
+
+
 def inner_schemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[Step, ...], Any]]:
     """The schemas directly inside a well-formed one, each with its path."""
     for key, value in schema.items():
@@ -59,14 +64,14 @@ def inner_schemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[Step, ...],
                 yield (key,), value
         elif key in _LISTS:
             yield from (((key, index), inner) for index, inner in enumerate(value))
-        elif key in _MAPS:
+        elif key in MAPS:
             yield from (((key, name), inner) for name, inner in value.items() if not isinstance(inner, list))
 
 
 def fault_of(schema: Mapping[str, Any], draft: int) -> tuple[tuple[Step, ...], str] | None:
     """The first keyword whose value can't be: where it is in `schema`, and what is wrong in words that follow `is`."""
     for key, value in schema.items():
-        check = _KEYWORDS.get(key)
+        check = _CHECKS.get(key)
         if check is not None and (fault := check(value, draft)) is not None:
             path, words = fault
             return (key, *path), words
@@ -185,25 +190,32 @@ def _list(value: Any, draft: int) -> Fault | None:
     return None if isinstance(value, list) else _wrong(value, "a list")
 
 
+def _name(value: Any, draft: int) -> Fault | None:
+    if draft >= 2019 and isinstance(value, str) and value.partition("#")[2]:
+        return _wrong(value, "a URI without a fragment; name a place with `$anchor`")
+    return _text(value, draft)
+
+
 def _schema_name(value: Any, draft: int) -> Fault | None:
     if not isinstance(value, str):
         return _text(value, draft)
     return None if draft_of({"$schema": value}) else _wrong(value, f"one of {_DRAFT_NAMES}, or left out")
 
 
-_KEYWORDS: Final[Mapping[str, _Check]] = {
+_CHECKS: Final[Mapping[str, _Check]] = {
     **dict.fromkeys(_SCHEMA, _any_schema),
     **dict.fromkeys(_LISTS, _schemas),
-    **dict.fromkeys(_MAPS, _schema_map),
+    **dict.fromkeys(MAPS, _schema_map),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count),
     **dict.fromkeys(("minContains", "maxContains"), _count),
     **dict.fromkeys(("minimum", "maximum"), _number),
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _exclusive),
-    **dict.fromkeys(("$ref", "$id", "pattern", "format", "title", "description"), _text),
+    **dict.fromkeys(("$ref", "pattern", "format", "title", "description"), _text),
     **dict.fromkeys(("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"), _text),
     **dict.fromkeys(("$comment", "contentEncoding", "contentMediaType"), _text),
     **dict.fromkeys(("readOnly", "writeOnly"), _flag),
     **dict.fromkeys(("deprecated", "$recursiveAnchor"), _flag),
+    "$id": _name,
     "$schema": _schema_name,
     "additionalItems": _any_schema,
     "dependencies": _dependencies,
@@ -216,3 +228,4 @@ _KEYWORDS: Final[Mapping[str, _Check]] = {
     "type": _type,
     "uniqueItems": _flag,
 }
+KEYWORDS: Final = frozenset(_CHECKS)

@@ -6,6 +6,8 @@ can't be checked, counts as fitting, because nothing is known against it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import jsonschema_rs
@@ -15,6 +17,7 @@ from server.quoting import cut
 from server.schemas.cost import MAX_VISITS, num_visits
 from server.schemas.document import Document, written
 from server.schemas.patterns import OPTIONS, without_unenforced
+from server.schemas.spelling import respelled
 
 MAX_SUBSCHEMAS: Final = 3000
 MAX_HELD_PATTERNS: Final = 100
@@ -89,10 +92,18 @@ class SchemaValidator:
 
 def _compile(document: Document) -> jsonschema_rs.Validator | None:
     """The engine's validator, None where it can't make one."""
-    schema: Any = document.root
-    for _ in range(2):
-        try:
-            return _DRAFTS[document.draft](schema, offline=True, pattern_options=OPTIONS, validate_formats=False)
-        except ValueError:
-            schema = without_unenforced(document.root)
+    for engine, schema in _attempts(document):
+        with suppress(ValueError):
+            return engine(schema, offline=True, pattern_options=OPTIONS, validate_formats=False)
     return None
+
+
+def _attempts(document: Document) -> Iterator[tuple[Callable[..., jsonschema_rs.Validator], Any]]:
+    """What to give to which engine, one after the other until it is taken."""
+    root: Any = document.root
+    yield _DRAFTS[document.draft], root
+    yield _DRAFTS[document.draft], without_unenforced(root)
+    if document.draft == 4:  # which forbids trifles: `required` of nothing, true as a schema, 2.0 as a length
+        root = respelled(root, 4)
+        yield _DRAFTS[7], root
+        yield _DRAFTS[7], without_unenforced(root)

@@ -20,6 +20,7 @@ ENGINES = {
     "https://json-schema.org/draft/2019-09/schema": jsonschema_rs.Draft201909Validator,
     "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
 }
+NEWEST = "https://json-schema.org/draft/2020-12/schema"
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2.0, 0.5, -0.5, 10**30, "", "a", "string", "object", "null", [], ["a"], ["a", "a"], ["a", 1],
     ["string", "null"], ["string", "string"], [3], {}, {"a": {}}, {"a": ["b"]}, {"a": ["b", "b"]}, {"a": [1]}, {"a": 1},
@@ -91,8 +92,11 @@ def test_what_is_taken_is_what_the_drafts_allow(draft: str, num: int) -> None:
         ({"properties": {"a": {"items": {"minLength": "3"}}}}, "properties.a.items.minLength", "whole number"),
         ({"anyOf": [{}, {"enum": "x"}]}, "anyOf[1].enum", "a list"),
         ({"required": ["a", 1]}, "required[1]", "a name"),
-        ({"items": [{}]}, "items", "prefixItems"),
-        ({"exclusiveMinimum": True}, "exclusiveMinimum", "draft 4"),
+        ({"$schema": NEWEST, "items": [{}]}, "items", "prefixItems"),
+        ({"items": [{}], "not": {"type": "date"}}, "items", "prefixItems"),
+        ({"$schema": NEWEST, "exclusiveMinimum": True}, "exclusiveMinimum", "draft 4"),
+        ({"exclusiveMinimum": True, "exclusiveMaximum": 3}, "exclusiveMinimum", "draft 4"),
+        ({"$schema": NEWEST, "$id": "#there"}, "$id", "$anchor"),
         ({"dependentRequired": {"a": "b"}}, "dependentRequired.a", "list of names"),
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema", "draft/2020-12"),
         ({"$schema": 3}, "$schema", "text"),
