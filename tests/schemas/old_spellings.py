@@ -77,7 +77,9 @@ CHOSEN: dict[str, tuple[int, dict[str, Any]]] = {
                 "owner": {"$ref": "#/components/schemas/Owner", "nullable": True},
             },
             "required": ["price", "owner"],
-            "components": {"schemas": {"Owner": {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}}},
+            "components": {
+                "schemas": {"Owner": {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}}
+            },
         },
     ),
     "Java": (
@@ -132,7 +134,9 @@ def made_up(rng: random.Random, draft: int, depth: int = 2) -> dict[str, Any]:
         case "string":
             return {"type": "string", "maxLength": rng.randint(0, 5)}
         case "$ref":
-            beside = rng.choice(({}, {"type": "boolean"}, {"enum": ["?"]}, {"properties": {"a": {"type": "null"}}}, {"nullable": True}))
+            beside = rng.choice(
+                ({}, {"type": "boolean"}, {"enum": ["?"]}, {"properties": {"a": {"type": "null"}}}, {"nullable": True})
+            )
             return {"$ref": "#/definitions/d", **beside}
         case "tuple":
             schema = {"type": "array", "items": [made_up(rng, draft, depth - 1) for _ in range(rng.randint(1, 3))]}
