@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from collections.abc import Sequence as Sequenced
 from dataclasses import dataclass, field
@@ -77,11 +78,7 @@ class Speaker:
         token_ids: list[int] = []
         for piece in pieces:
             for word in [piece] if isinstance(piece, str) else piece:
-                control = (
-                    None
-                    if isinstance(piece, str)
-                    else self.vocabulary.control.get(f"<|{word}|>", self.vocabulary.control.get(word))
-                )
+                control = None if isinstance(piece, str) else self.vocabulary.control.get(f"<|{word}|>")
                 token_ids += self.vocabulary.encode(word) if control is None else [control]
         return token_ids
 
@@ -94,6 +91,20 @@ class Speaker:
                 pieces += [["open", f'argument key="{key}" type="{kind}"', "sep"], text, ["close", "argument", "sep"]]
             pieces.append(["close", "call", "sep"])
         return self.write(*pieces, ["close", "tools", "sep"], ["close", "message", "sep"], ["end_of_msg"])
+
+    def guarded(self, arguments: Sequenced[tuple[str, str, str]], tool: str = "f") -> list[int]:
+        """An answer with one call; characters that begin a control token's name are tokens of their own."""
+        firsts = "".join(sorted({name[0] for name in self.vocabulary.control}))
+        pieces: list[Any] = [
+            ["close", "response", "sep"],
+            ["open", "tools", "sep"],
+            ["open", f'call tool="{tool}" index="1"', "sep"],
+        ]
+        for key, kind, text in arguments:
+            spelled = [part for part in re.split(f"([{re.escape(firsts)}])", text) if part]
+            pieces += [["open", f'argument key="{key}" type="{kind}"', "sep"], *spelled, ["close", "argument", "sep"]]
+        pieces += [["close", "call", "sep"], ["close", "tools", "sep"], ["close", "message", "sep"], ["end_of_msg"]]
+        return self.write(*pieces)
 
     def read(self, token_ids: Sequenced[int], *, thinking: bool = False) -> Reading:
         parser = self.parsers.make(thinking=thinking)
@@ -134,10 +145,23 @@ class Engine:
     def num_accepted(self, grammar: Grammar, token_ids: Sequenced[int]) -> int:
         """How many of `token_ids` are accepted, in order; all of them only where the answer has ended then."""
         matcher = self.matcher(grammar)
+        mask = self._xgrammar.allocate_token_bitmask(1, self._size)
         for number, token_id in enumerate(token_ids):
-            if not matcher.accept_token(token_id):
+            # The mask decides what is sampled: `max_tokens` is in the mask, while a token that breaks it is accepted.
+            matcher.fill_next_token_bitmask(mask, 0)
+            if not int(mask[0, token_id // 32]) >> token_id % 32 & 1 or not matcher.accept_token(token_id):
                 return number
         return len(token_ids) if matcher.is_terminated() else len(token_ids) - 1
+
+    def allowed(self, grammar: Grammar, token_ids: Sequenced[int]) -> set[int]:
+        """What may come behind `token_ids`, as the mask has it."""
+        matcher = self.matcher(grammar)
+        for number, token_id in enumerate(token_ids):
+            assert matcher.accept_token(token_id), number
+        mask = self._xgrammar.allocate_token_bitmask(1, self._size)
+        matcher.fill_next_token_bitmask(mask, 0)
+        words = [word & 0xFFFFFFFF for word in mask[0].tolist()]
+        return {number * 32 + bit for number, word in enumerate(words) if word for bit in range(32) if word >> bit & 1}
 
     def accepts(self, grammar: Grammar, token_ids: Sequenced[int]) -> bool:
         return self.num_accepted(grammar, token_ids) == len(token_ids)
