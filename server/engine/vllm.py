@@ -18,7 +18,6 @@ from typing import Any
 from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
 from server.engine.profiles import Profile
 from server.engine.vllm_errors import translate
-from server.engine.vllm_guard import Guard
 from server.errors import ContextLengthError, EngineDeadError, GatewayError, InvalidRequestError
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.load import load
@@ -50,7 +49,6 @@ class VllmEngine:
         self._speculates = llm.vllm_config.speculative_config is not None
         self._request_ids: set[str] = set()
         self._closing: asyncio.Future[None] | None = None
-        self._guard: Guard | None = None
 
     @classmethod
     async def open(
@@ -71,11 +69,7 @@ class VllmEngine:
         vocabulary = load(model_path)
         stats = EngineStats()
         llm = await start(profile, model_path, model_name or model_path.name, stats, progress)
-        engine = cls(llm, vocabulary, stats, profile.answer_bounds)
-        # There are none where another program, such as Ray, starts the engine.
-        if processes := getattr(llm.engine_core.resources.engine_manager, "processes", ()):
-            engine._guard = Guard(process.pid for process in processes)
-        return engine
+        return cls(llm, vocabulary, stats, profile.answer_bounds)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -198,8 +192,6 @@ class VllmEngine:
         self._llm.output_processor.propagate_error(VllmEngineDeadError())
         # Its processes get the time to end by themselves and are killed after it.
         await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_TIMEOUT_S)
-        if self._guard is not None:
-            self._guard.release()
         self._llm = None  # its destructor fails in an interpreter that is shutting down
 
     def _translated(self, error: Exception, *, accepted: bool = False) -> GatewayError:

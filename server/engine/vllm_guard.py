@@ -1,33 +1,30 @@
-"""Takes the engine's processes along when the gateway is killed.
+"""Ends the engine's processes when the gateway is gone.
 
 Role: vLLM's engine process does not notice that the one which started it is gone, and keeps its memory, or its GPUs, for good.
-The end of a container or a service takes everything along; a `kill -9` in a terminal does not, nor does a kernel short of memory.
-Invariant: a guard ends processes only if its own process has ended without `release`.
+The end of a container or a service takes everything along; a `kill -9` in a terminal does not, nor does a kernel short of memory,
+nor the end of a gateway whose engine is still starting. The plugin that vLLM loads into its processes brings this along.
+Invariant: the kernel closes the pipe to the parent however that ends, so its end is noticed, even one before the watch began.
 """
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterable
-from contextlib import suppress
+import multiprocessing
+import os
+import signal
+import threading
+from typing import Final
 
-# The shell reads until a line comes (released) or the other end of the pipe is closed, which the kernel sees to in any case.
-_SCRIPT = 'read -r _ || kill -9 "$@"'
+_NAMES: Final = ("EngineCore", "VllmWorker")
 
 
-class Guard:
-    """Watches over processes, by id. In a session of its own, so that a terminal's signals do not reach it."""
+def end_with_parent() -> None:
+    """From now on this process ends when its parent does, if it is one of the engine's."""
+    parent = multiprocessing.parent_process()
+    if parent is None or not multiprocessing.current_process().name.startswith(_NAMES):
+        return
 
-    def __init__(self, pids: Iterable[int]) -> None:
-        self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT, "engine-guard", *map(str, pids)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    def wait() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def release(self) -> None:
-        """Let the processes be. May be called twice."""
-        with suppress(BrokenPipeError, ValueError):
-            self._shell.communicate(b"\n")
+    threading.Thread(target=wait, name="engine-guard", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Cures of two faults of vLLM's CPU build, loaded by vLLM into each of its processes through its plugin mechanism.
+"""What vLLM loads into each of its processes through its plugin mechanism: a guard, and cures of two faults of its CPU build.
 
 With speculative decoding on, vLLM 0.32's CPU kernels (1) compute the temperature and the limits of every drafted position into a
 copy that is thrown away, so that any request with a temperature above 0 is sampled with whatever was in memory; (2) end the
@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
+from server.engine.vllm_guard import end_with_parent
+
 GROUP = "vllm.general_plugins"
 NAME = "k3_gateway"
 
@@ -21,7 +23,8 @@ def is_installed() -> bool:
 
 
 def register() -> None:
-    """Called by vLLM, once in each of its processes, before a model is loaded."""
+    """Called by vLLM, in each of its processes before a model is loaded, and in the gateway's own."""
+    end_with_parent()
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():

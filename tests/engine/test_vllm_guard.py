@@ -2,44 +2,45 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
-import pytest
-
-from server.engine.vllm_guard import Guard
 
 GATEWAY = """
-import subprocess, sys
-from server.engine.vllm_guard import Guard
-engines = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-guard = Guard(engine.pid for engine in engines)
-print(*(engine.pid for engine in engines), flush=True)
-sys.stdin.read()
+import multiprocessing, sys, time
+from server.engine.vllm_guard import end_with_parent
+
+def live(pids):
+    end_with_parent()
+    pids.put(multiprocessing.current_process().pid)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    end_with_parent()
+    spawn = multiprocessing.get_context("spawn")
+    pids = spawn.Queue()
+    for name in ("EngineCore", "EngineCore_DP1", "VllmWorker-0", "bystander"):
+        spawn.Process(target=live, name=name, args=(pids,)).start()
+        print(pids.get(), flush=True)
+    sys.stdin.read()
 """
 
 
-@pytest.fixture
-def sleeper() -> Iterator[psutil.Process]:
-    process = subprocess.Popen(["sleep", "600"])
-    yield psutil.Process(process.pid)
-    process.kill()
-    process.wait()
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_killed_gateway_takes_its_engines_along() -> None:
-    with subprocess.Popen([sys.executable, "-c", GATEWAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as gateway:
+def test_a_killed_gateway_takes_its_engines_along_and_nobody_else(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.py"
+    file.write_text(GATEWAY, encoding="utf-8")
+    root = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, str(file)]
+    with subprocess.Popen(command, env={"PYTHONPATH": root}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as gateway:
         assert gateway.stdout is not None
-        engines = [psutil.Process(int(pid)) for pid in gateway.stdout.readline().split()]
-        assert [True, True] == [engine.is_running() for engine in engines]
+        *engines, bystander = [psutil.Process(int(gateway.stdout.readline())) for _ in range(4)]
+        assert [True] * 4 == [is_alive(process) for process in (*engines, bystander)]
         gateway.kill()
-        _, alive = psutil.wait_procs(engines, timeout=10)
-    assert [] == [engine for engine in alive if engine.status() != psutil.STATUS_ZOMBIE]
-
-
-def test_released_processes_live_on(sleeper: psutil.Process) -> None:
-    guard = Guard([sleeper.pid])
-    guard.release()
-    guard.release()
-    assert 0 == guard._shell.returncode
-    assert psutil.STATUS_ZOMBIE != sleeper.status()
+        _, left = psutil.wait_procs(engines, timeout=10)
+    assert [] == [process for process in left if is_alive(process)]
+    assert is_alive(bystander)
+    bystander.kill()
