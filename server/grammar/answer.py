@@ -39,6 +39,7 @@ def compiled(shape: Shape, markup: Markup, bounds: Bounds, library: Library) -> 
 
     Raises `InvalidRequestError` where no answer is possible.
     """
+    library.begin()
     draft = Draft(markup, bounds, library)
     forced = shape.tool_choice == "required" or shape.named is not None
     calls = shape.tool_choice != "none" and bool(shape.tools)

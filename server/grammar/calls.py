@@ -15,7 +15,7 @@ from server.grammar.constants import spellable
 from server.grammar.containers import Fields, note_uncounted, other_members
 from server.grammar.draft import Draft
 from server.grammar.keys import Layout, Member, members
-from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Word, choice, sequence
+from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Word, branched, choice, sequence
 from server.grammar.regex import compiled
 from server.grammar.roots import root_part
 from server.grammar.schema import Part, Parts
@@ -53,21 +53,19 @@ class Calls:
 
     def _one(self) -> Node:
         """Any call."""
-        options: list[Node] = []
+        tools: dict[str, Node] = {}
         paths = self._shape.tool_paths or [f"tools[{index}]" for index in range(len(self._shape.tools))]
         for path, tool in zip(paths, self._shape.tools, strict=True):
             function = tool["function"]
             if self._shape.named is None or function["name"] == self._shape.named:
-                options.append(self._call(function, f"{path}.function"))
-        one = choice(options)
+                name = f'call tool="{attribute(function["name"])}" index="'
+                tools[name] = self._call(function, f"{path}.function")
         markup = self._markup
-        return self._rules.add("call", sequence(markup.open, Literal('call tool="'), one, *markup.closed("call")))
+        return self._rules.add("call", sequence(markup.open, branched(self._rules, tools), *markup.closed("call")))
 
     def _call(self, function: Mapping[str, Any], path: str) -> Node:
-        # Many names with the same behind them must lead to one rule, or the compiler would try each of them at every token.
         number = Word(_NUMBER) if self._shape.parallel else Literal("1")
-        rest = self._rules.add("rest", sequence(number, Literal('"'), self._markup.sep, self._arguments(function, path)))
-        return sequence(Literal(f'{attribute(function["name"])}" index="'), rest)
+        return self._rules.add("rest", sequence(number, Literal('"'), self._markup.sep, self._arguments(function, path)))
 
     def _arguments(self, function: Mapping[str, Any], path: str) -> Node:
         if self._shape.strict_only and function.get("strict") is not True:

@@ -52,11 +52,11 @@ class Draft:
 
         Raises `InvalidRequestError` where no value satisfies the schema.
         """
-        self.rules.allow(most_nodes)
         try:
             for deeper in range(1 if self.bounds.depth is None else _MAX_DEEPER):
                 notes: list[str] = []
                 compiler = self.compiler(root, notes.append, spaced=spaced, any_order=any_order)
+                self.rules.allow(most_nodes)
                 node = build(compiler, None if self.bounds.depth is None else self.bounds.depth + deeper)
                 self.lengths.update()
                 if self.lengths.of(node) < ENDLESS:
@@ -64,8 +64,10 @@ class Draft:
                     return node
         except (TooLargeError, RecursionError):
             self.unenforced.append(root.path)
-            self.rules.allow(MAX_NODES)
+            self.rules.allow(None)
             return otherwise()
+        finally:
+            self.rules.allow(None)
         path = self.lengths.blame(node, self.rules.paths) or next(iter(compiler.dead), root.path)
         raise InvalidRequestError(
             f"no value satisfies `{shown(path)}`: change the schema, or leave the key out of `required`", param=path

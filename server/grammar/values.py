@@ -20,7 +20,20 @@ from server.grammar.constants import constants, kind_of
 from server.grammar.containers import array_node, object_node
 from server.grammar.ebnf import QUOTED
 from server.grammar.library import Library
-from server.grammar.nodes import EMPTY, NOTHING, Control, FreeText, Literal, Node, Reference, Rules, Word, choice, sequence
+from server.grammar.nodes import (
+    EMPTY,
+    NOTHING,
+    Control,
+    FreeText,
+    Literal,
+    Node,
+    Reference,
+    Rules,
+    Word,
+    branched,
+    choice,
+    sequence,
+)
 from server.grammar.numbers import Bound
 from server.grammar.schema import Document, Parts
 from server.grammar.strings import Strings
@@ -103,7 +116,7 @@ class ValueCompiler:
             if way.kind != "string":
                 node = self._ended(self._json_way(way, False, 1))
             elif way.values is not None:
-                node = choice(sequence(Literal(value), self._close) for value in way.values)
+                node = branched(self.rules, dict.fromkeys(way.values, self._close))
             else:
                 node = self._raw(way.parts)
             found.setdefault(_TAGS.get(way.kind, way.kind), []).append(node)
@@ -130,6 +143,8 @@ class ValueCompiler:
 
     def _json_way(self, way: Way, inside: bool, level: int) -> Node:
         if way.values is not None:
+            if way.kind in ("string", "number"):
+                return branched(self.rules, dict.fromkeys((json.dumps(value, ensure_ascii=False) for value in way.values), EMPTY))
             return choice(self._constant(value) for value in way.values)
         match way.kind:
             case "string":
