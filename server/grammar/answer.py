@@ -21,7 +21,7 @@ from server.grammar.nodes import EMPTY, FreeText, Node, choice, sequence
 from server.grammar.roots import root_part
 from server.grammar.schema import Part
 
-MAX_RESPONSE_NODES: Final = 40_000
+MAX_RESPONSE_NODES: Final = 24_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from server.grammar.constants import spellable
 from server.grammar.containers import Fields, note_uncounted, other_members
 from server.grammar.draft import Draft
 from server.grammar.keys import Layout, Member, members
-from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Word, branched, choice, sequence
+from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Word, choice, sequence
 from server.grammar.regex import compiled
 from server.grammar.roots import root_part
 from server.grammar.schema import Part, Parts
@@ -53,19 +53,20 @@ class Calls:
 
     def _one(self) -> Node:
         """Any call."""
-        tools: dict[str, Node] = {}
+        options: list[Node] = []
         paths = self._shape.tool_paths or [f"tools[{index}]" for index in range(len(self._shape.tools))]
         for path, tool in zip(paths, self._shape.tools, strict=True):
             function = tool["function"]
             if self._shape.named is None or function["name"] == self._shape.named:
-                name = f'call tool="{attribute(function["name"])}" index="'
-                tools[name] = self._call(function, f"{path}.function")
+                options.append(self._call(function, f"{path}.function"))
         markup = self._markup
-        return self._rules.add("call", sequence(markup.open, branched(self._rules, tools), *markup.closed("call")))
+        return self._rules.add("call", sequence(markup.open, Literal('call tool="'), choice(options), *markup.closed("call")))
 
     def _call(self, function: Mapping[str, Any], path: str) -> Node:
         number = Word(_NUMBER) if self._shape.parallel else Literal("1")
-        return self._rules.add("rest", sequence(number, Literal('"'), self._markup.sep, self._arguments(function, path)))
+        # Equal tools but for their names share a rule, and so the work of the compiler.
+        rest = self._rules.add("rest", sequence(number, Literal('"'), self._markup.sep, self._arguments(function, path)))
+        return sequence(Literal(f'{attribute(function["name"])}" index="'), rest)
 
     def _arguments(self, function: Mapping[str, Any], path: str) -> Node:
         if self._shape.strict_only and function.get("strict") is not True:
@@ -99,7 +100,7 @@ class Calls:
             if values is not None and spellable(key) and (fields.names is None or fields.names.accepts(key)):
                 node = self._argument(compiler, Literal(attribute(key)), values, depth)
             if node == NOTHING and key in fields.required:
-                compiler.dead.append(parts[0].below("properties", key))
+                compiler.dead.append(fields.path_of(key))
             given.append(Member(key, node, key in fields.required))
         note_uncounted(fields, given, parts, compiler)
         extra = choice(

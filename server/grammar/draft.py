@@ -20,7 +20,9 @@ from server.grammar.schema import Document, Part
 from server.grammar.values import ValueCompiler
 from server.quoting import shown
 
-MAX_NODES: Final = 120_000
+MAX_NODES: Final = 36_000
+"""Some 250 tools of four arguments each, which the engine compiles in a second; more take the square of it."""
+
 _MAX_DEEPER: Final = 8
 
 Build = Callable[[ValueCompiler, int | None], Node]

@@ -7,8 +7,7 @@ Invariant: a rule's node has no cycle but through `Reference`.
 
 from __future__ import annotations
 
-import os.path
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Sequenced
 from dataclasses import dataclass
 from typing import Final
@@ -200,21 +199,3 @@ def _size(node: Node) -> int:
         case Repeat(_, low, high):
             return 1 + (low if high is None else high)
     return 1
-
-
-def branched(rules: Rules, texts: Mapping[str, Node]) -> Node:
-    """Any of the texts, each followed by its node.
-
-    Texts that begin alike share that beginning: a compiler that looks at hundreds of alternatives at once takes their square.
-    """
-    prefix = os.path.commonprefix(list(texts))
-    groups: dict[str, dict[str, Node]] = {}
-    for text, node in texts.items():
-        rest = text[len(prefix) :]
-        groups.setdefault(rest[:1], {})[rest] = node
-    options = [
-        branched(rules, group) if len(group) > 1 else sequence(*(Literal(rest) for rest in group if rest), *group.values())
-        for group in groups.values()
-    ]
-    behind = choice(options)
-    return sequence(Literal(prefix), rules.add("b", behind) if len(options) > 1 else behind) if prefix else behind

@@ -30,7 +30,6 @@ from server.grammar.nodes import (
     Reference,
     Rules,
     Word,
-    branched,
     choice,
     sequence,
 )
@@ -116,7 +115,7 @@ class ValueCompiler:
             if way.kind != "string":
                 node = self._ended(self._json_way(way, False, 1))
             elif way.values is not None:
-                node = branched(self.rules, dict.fromkeys(way.values, self._close))
+                node = choice(sequence(Literal(value), self._close) for value in way.values)
             else:
                 node = self._raw(way.parts)
             found.setdefault(_TAGS.get(way.kind, way.kind), []).append(node)
@@ -143,8 +142,6 @@ class ValueCompiler:
 
     def _json_way(self, way: Way, inside: bool, level: int) -> Node:
         if way.values is not None:
-            if way.kind in ("string", "number"):
-                return branched(self.rules, dict.fromkeys((json.dumps(value, ensure_ascii=False) for value in way.values), EMPTY))
             return choice(self._constant(value) for value in way.values)
         match way.kind:
             case "string":

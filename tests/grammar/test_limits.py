@@ -71,14 +71,14 @@ def test_what_is_not_held_is_named(byte: Speaker, schema: Any, keys: list[str]) 
 @pytest.mark.parametrize(
     ("parameters", "path"),
     [
-        (with_a({"$ref": "#/$defs/n"}, **{"$defs": ENDLESS}), f"{PARAMETERS}.$defs.n"),
+        (with_a({"$ref": "#/$defs/n"}, **{"$defs": ENDLESS}), f"{PARAMETERS}.$defs.n.properties.next"),
         (with_a(False), f"{PARAMETERS}.properties.a"),
         (with_a({"enum": []}), f"{PARAMETERS}.properties.a"),
         (with_a({"type": "integer", "minimum": 3, "maximum": 2}), f"{PARAMETERS}.properties.a"),
         (with_a({"type": "string", "minLength": 3, "maxLength": 2}), f"{PARAMETERS}.properties.a"),
         (with_a(with_a({"allOf": [{"type": "string"}, {"type": "null"}]})), f"{PARAMETERS}.properties.a.properties.a"),
         (with_a({"type": "array", "items": False, "minItems": 1}), f"{PARAMETERS}.properties.a"),
-        ({"type": "object", "properties": {}, "required": ["b"], "additionalProperties": False}, f"{PARAMETERS}.properties.b"),
+        ({"type": "object", "properties": {}, "required": ["b"], "additionalProperties": False}, f"{PARAMETERS}.required"),
         (False, PARAMETERS),
     ],
 )
