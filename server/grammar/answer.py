@@ -21,7 +21,7 @@ from server.grammar.nodes import EMPTY, FreeText, Node, choice, sequence
 from server.grammar.roots import root_part
 from server.grammar.schema import Part
 
-MAX_RESPONSE_NODES: Final = 40_000
+MAX_RESPONSE_NODES: Final = 24_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ def compiled(shape: Shape, markup: Markup, bounds: Bounds, library: Library) -> 
 
     Raises `InvalidRequestError` where no answer is possible.
     """
+    library.begin()
     draft = Draft(markup, bounds, library)
     forced = shape.tool_choice == "required" or shape.named is not None
     calls = shape.tool_choice != "none" and bool(shape.tools)

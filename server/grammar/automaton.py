@@ -17,6 +17,7 @@ from server.grammar import characters
 from server.grammar.characters import ANY, CharSet
 
 MAX_STATES: Final = 1200
+_MAX_MERGED: Final = 160
 
 State = TypeVar("State", bound=Hashable)
 
@@ -209,7 +210,12 @@ def trimmed(one: Automaton) -> Automaton:
 
 
 def merged(one: Automaton) -> Automaton:
-    """`one` with states that accept the same texts made one, found from the coarsest partition on."""
+    """`one` with states that accept the same texts made one, found from the coarsest partition on.
+
+    A large one is left as it is: long chains, which it mostly is, take as many rounds as states and have nothing to merge.
+    """
+    if len(one.edges) > _MAX_MERGED:
+        return one
     if one.empty:
         return one
     groups: list[int] = [int(accepts) for accepts in one.accepting]

@@ -59,13 +59,12 @@ class Calls:
             function = tool["function"]
             if self._shape.named is None or function["name"] == self._shape.named:
                 options.append(self._call(function, f"{path}.function"))
-        one = choice(options)
         markup = self._markup
-        return self._rules.add("call", sequence(markup.open, Literal('call tool="'), one, *markup.closed("call")))
+        return self._rules.add("call", sequence(markup.open, Literal('call tool="'), choice(options), *markup.closed("call")))
 
     def _call(self, function: Mapping[str, Any], path: str) -> Node:
-        # Many names with the same behind them must lead to one rule, or the compiler would try each of them at every token.
         number = Word(_NUMBER) if self._shape.parallel else Literal("1")
+        # Equal tools but for their names share a rule, and so the work of the compiler.
         rest = self._rules.add("rest", sequence(number, Literal('"'), self._markup.sep, self._arguments(function, path)))
         return sequence(Literal(f'{attribute(function["name"])}" index="'), rest)
 
@@ -101,7 +100,7 @@ class Calls:
             if values is not None and spellable(key) and (fields.names is None or fields.names.accepts(key)):
                 node = self._argument(compiler, Literal(attribute(key)), values, depth)
             if node == NOTHING and key in fields.required:
-                compiler.dead.append(parts[0].below("properties", key))
+                compiler.dead.append(fields.path_of(key))
             given.append(Member(key, node, key in fields.required))
         note_uncounted(fields, given, parts, compiler)
         extra = choice(

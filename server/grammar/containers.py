@@ -52,6 +52,7 @@ class Fields:
     """
 
     def __init__(self, parts: Parts, strings: Strings, note: Callable[[str], None]) -> None:
+        self._parts = parts
         self._strings = strings
         self.declared: dict[str, Parts | None] = {}
         self.patterns: list[tuple[Automaton, Parts | None]] = []
@@ -79,6 +80,14 @@ class Fields:
             and not any("additionalProperties" in part.schema for part in parts)
         ):
             self.others = ()
+
+    def path_of(self, key: str) -> str:
+        """Where a required key is declared, or else where it is required."""
+        values = self.declared[key]
+        if values:
+            return values[0].path
+        demanding = (part for part in self._parts if key in (part.schema.get("required") or ()))
+        return next(demanding, self._parts[0]).below("required")
 
     def _compiled(self, part: Part) -> list[tuple[Automaton, Part]]:
         found: list[tuple[Automaton, Part]] = []
@@ -146,7 +155,7 @@ def object_node(compiler: Compiler, parts: Parts, depth: int | None, level: int)
             name = Literal(json.dumps(key, ensure_ascii=False))
             node = compiler.rules.add("m", sequence(name, compiler.colon, value))
         if node == NOTHING and required:
-            compiler.dead.append(parts[0].below("properties", key))
+            compiler.dead.append(fields.path_of(key))
         given.append(Member(key, node, required))
     note_uncounted(fields, given, parts, compiler)
     layout = Layout(_CLOSE_OBJECT, compiler.comma, _extra(compiler, fields, depth, level), compiler.bounds.extra_keys)

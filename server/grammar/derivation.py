@@ -5,6 +5,7 @@ Role: a schema that no finite value satisfies is found here, and a scripted engi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Final
 
@@ -41,7 +42,7 @@ class Lengths:
 
     def update(self) -> None:
         """Look at the rules that were added."""
-        new = [name for name in self._rules if name not in self._of]
+        new = list(itertools.takewhile(lambda name: name not in self._of, reversed(self._rules)))[::-1]
         self._of.update(dict.fromkeys(new, ENDLESS))
         while new:
             for name in new:

@@ -20,7 +20,9 @@ from server.grammar.schema import Document, Part
 from server.grammar.values import ValueCompiler
 from server.quoting import shown
 
-MAX_NODES: Final = 120_000
+MAX_NODES: Final = 36_000
+"""Some 250 tools of four arguments each, which the engine compiles in a second; more take the square of it."""
+
 _MAX_DEEPER: Final = 8
 
 Build = Callable[[ValueCompiler, int | None], Node]
@@ -52,11 +54,11 @@ class Draft:
 
         Raises `InvalidRequestError` where no value satisfies the schema.
         """
-        self.rules.allow(most_nodes)
         try:
             for deeper in range(1 if self.bounds.depth is None else _MAX_DEEPER):
                 notes: list[str] = []
                 compiler = self.compiler(root, notes.append, spaced=spaced, any_order=any_order)
+                self.rules.allow(most_nodes)
                 node = build(compiler, None if self.bounds.depth is None else self.bounds.depth + deeper)
                 self.lengths.update()
                 if self.lengths.of(node) < ENDLESS:
@@ -64,8 +66,10 @@ class Draft:
                     return node
         except (TooLargeError, RecursionError):
             self.unenforced.append(root.path)
-            self.rules.allow(MAX_NODES)
+            self.rules.allow(None)
             return otherwise()
+        finally:
+            self.rules.allow(None)
         path = self.lengths.blame(node, self.rules.paths) or next(iter(compiler.dead), root.path)
         raise InvalidRequestError(
             f"no value satisfies `{shown(path)}`: change the schema, or leave the key out of `required`", param=path

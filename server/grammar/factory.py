@@ -48,6 +48,8 @@ class GrammarFactory:
         if self._markup is None or not (shape.tools or shape.response_format):
             return None
         key = _key(shape)
+        if key is None:
+            return self._made(shape, self._markup)
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
@@ -68,12 +70,16 @@ class GrammarFactory:
         return Grammar(tag, (*shortest, markup.end), found.unenforced)
 
 
-def _key(shape: Shape) -> bytes:
+def _key(shape: Shape) -> bytes | None:
+    """What tells shapes apart, None for one that is nested too deep to be written."""
     content = [
         *(shape.thinking, shape.tool_choice, shape.named, shape.parallel, shape.strict_only, shape.after_calls),
         *(list(shape.tools), shape.response_format, shape.tool_paths),
     ]
-    return hashlib.sha256(json.dumps(content).encode()).digest()
+    try:
+        return hashlib.sha256(json.dumps(content).encode()).digest()
+    except RecursionError:
+        return None
 
 
 def _num_bytes(grammar: Grammar | None) -> int:

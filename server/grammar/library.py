@@ -16,6 +16,8 @@ from server.grammar.numbers import Bound
 from server.grammar.regex import UnsupportedError
 
 MAX_KEPT: Final = 1000
+MAX_NEW_STATES: Final = 8000
+"""For one grammar. A thousand take some 100 ms."""
 
 
 class Library:
@@ -23,6 +25,11 @@ class Library:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Automaton | None] = OrderedDict()
+        self._num_new_states = 0
+
+    def begin(self) -> None:
+        """Another grammar is made. What one needs beyond `MAX_NEW_STATES` raises `TooLargeError`."""
+        self._num_new_states = 0
 
     def pattern(self, pattern: str) -> Automaton | None:
         """The texts in which a regular expression is found, None where there is no automaton for it."""
@@ -37,7 +44,7 @@ class Library:
 
     def lengths(self, low: int, high: int | None, chars: CharSet) -> Automaton:
         """As `automaton.lengths`. Raises `TooLargeError`."""
-        return self._found(("lengths", low, high, chars), lambda: automaton.lengths(low, high, chars))
+        return self._found(("lengths", low, high, chars), lambda: automaton.lengths(low, high, chars), cheap=True)
 
     def number(
         self, low: Bound | None, high: Bound | None, steps: tuple[int, ...], *, integer: bool, digits: int | None
@@ -50,7 +57,7 @@ class Library:
                 found = automaton.intersection(found, numbers.multiples(step))
             return found
 
-        return self._found(("number", low, high, steps, integer, digits), make)
+        return self._found(("number", low, high, steps, integer, digits), make, cheap=low is None and high is None and not steps)
 
     def both(self, one: Automaton, other: Automaton) -> Automaton:
         """As `automaton.intersection`. Raises `TooLargeError`."""
@@ -60,16 +67,25 @@ class Library:
         """As `automaton.restricted`."""
         return self._found(("restricted", one, chars), lambda: automaton.restricted(one, chars))
 
-    def _found(self, key: Hashable, make: Callable[[], Automaton]) -> Automaton:
-        found = self._get(key, make)
+    def _found(self, key: Hashable, make: Callable[[], Automaton], *, cheap: bool = False) -> Automaton:
+        found = self._get(key, make, cheap=cheap)
         assert found is not None
         return found
 
-    def _get(self, key: Hashable, make: Callable[[], Automaton | None]) -> Automaton | None:
+    def _get(self, key: Hashable, make: Callable[[], Automaton | None], *, cheap: bool = False) -> Automaton | None:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        found = self._kept[key] = make()
+        if self._num_new_states > MAX_NEW_STATES and not cheap:
+            raise TooLargeError("automata")
+        try:
+            found = make()
+        except TooLargeError:
+            self._num_new_states += automaton.MAX_STATES
+            raise
+        if not cheap:
+            self._num_new_states += automaton.MAX_STATES if found is None else len(found.edges)
+        self._kept[key] = found
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return found

@@ -114,14 +114,15 @@ def choice(options: Iterable[Node]) -> Node:
 
 
 class Rules:
-    """The rules of one grammar. Raises `TooLargeError` for more of them than `most_nodes` nodes."""
+    """The rules of one grammar. Raises `TooLargeError` where they are limited and have more nodes than that (see `allow`)."""
 
     def __init__(self, most_nodes: int) -> None:
         self.nodes: dict[str, Node] = {}
         self.paths: dict[str, str] = {}
         """Rule -> where in the request it comes from, for those that come from a schema."""
         self._names: dict[Node, str] = {}
-        self._left = self._left_now = most_nodes
+        self._left = most_nodes
+        self._allowed: int | None = None
         self._serial = 0
 
     def reserve(self, hint: str, path: str | None = None) -> Reference:
@@ -154,16 +155,17 @@ class Rules:
             name = self._names[node] = reference.name
         return Reference(name)
 
-    def allow(self, most_nodes: int) -> None:
-        """Let the next rules have so many nodes, within what all may have."""
-        self._left_now = most_nodes
+    def allow(self, most_nodes: int | None) -> None:
+        """Let the next rules have so many nodes, within what all may have; None: as many as they need."""
+        self._allowed = most_nodes
 
     def _spend(self, node: Node) -> None:
         size = sum(_size(part) for part in walk(node))
         self._left -= size
-        self._left_now -= size
-        if self._left < 0 or self._left_now < 0:
-            raise TooLargeError("a grammar")
+        if self._allowed is not None:
+            self._allowed -= size
+            if self._allowed < 0 or self._left < 0:
+                raise TooLargeError("a grammar")
 
 
 def walk(node: Node) -> Iterator[Node]:

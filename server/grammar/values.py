@@ -20,7 +20,19 @@ from server.grammar.constants import constants, kind_of
 from server.grammar.containers import array_node, object_node
 from server.grammar.ebnf import QUOTED
 from server.grammar.library import Library
-from server.grammar.nodes import EMPTY, NOTHING, Control, FreeText, Literal, Node, Reference, Rules, Word, choice, sequence
+from server.grammar.nodes import (
+    EMPTY,
+    NOTHING,
+    Control,
+    FreeText,
+    Literal,
+    Node,
+    Reference,
+    Rules,
+    Word,
+    choice,
+    sequence,
+)
 from server.grammar.numbers import Bound
 from server.grammar.schema import Document, Parts
 from server.grammar.strings import Strings

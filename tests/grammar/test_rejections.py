@@ -149,8 +149,8 @@ def test_values(speaker: Speaker, engine_of: EngineOf, schema: Any, kind: str, g
     grammar = speaker.grammar(Shape(tools=[one(schema)]))
     engine = engine_of(speaker)
 
-    assert {text: True for text in good} == {text: engine.accepts(grammar, speaker.guarded([("a", kind, text)])) for text in good}
-    assert {text: False for text in bad} == {text: engine.accepts(grammar, speaker.guarded([("a", kind, text)])) for text in bad}
+    assert dict.fromkeys(good, True) == {text: engine.accepts(grammar, speaker.guarded([("a", kind, text)])) for text in good}
+    assert dict.fromkeys(bad, False) == {text: engine.accepts(grammar, speaker.guarded([("a", kind, text)])) for text in bad}
 
 
 TYPES: list[tuple[Any, list[tuple[str, str]], list[tuple[str, str]]]] = [
