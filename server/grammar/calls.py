@@ -63,10 +63,10 @@ class Calls:
         return self._rules.add("call", sequence(markup.open, Literal('call tool="'), choice(options), *markup.closed("call")))
 
     def _call(self, function: Mapping[str, Any], path: str) -> Node:
+        # What tools have in common are rules, equal arguments, too: the compiler's work grows with the text of all rules.
         number = Word(_NUMBER) if self._shape.parallel else Literal("1")
-        # Equal tools but for their names share a rule, and so the work of the compiler.
-        rest = self._rules.add("rest", sequence(number, Literal('"'), self._markup.sep, self._arguments(function, path)))
-        return sequence(Literal(f'{attribute(function["name"])}" index="'), rest)
+        index = self._rules.add("index", sequence(Literal('" index="'), number, Literal('"'), self._markup.sep))
+        return sequence(Literal(attribute(function["name"])), index, self._arguments(function, path))
 
     def _arguments(self, function: Mapping[str, Any], path: str) -> Node:
         if self._shape.strict_only and function.get("strict") is not True:
@@ -112,11 +112,13 @@ class Calls:
 
     def _argument(self, compiler: ValueCompiler, key: Node, values: Parts, depth: int | None) -> Node:
         markup = self._markup
+        end = (Literal("argument"), markup.sep)
         typed = choice(
-            sequence(Literal(f'{kind}"'), markup.sep, node) for kind, node in compiler.arguments(values, depth).items()
+            compiler.rules.add("typed", sequence(Literal(f'" type="{kind}"'), markup.sep, node, *end))
+            for kind, node in compiler.arguments(values, depth).items()
         )
-        head = (markup.open, Literal('argument key="'), key, Literal('" type="'))
-        return compiler.rules.add("arg", sequence(*head, typed, Literal("argument"), markup.sep))
+        head = compiler.rules.add("head", sequence(markup.open, Literal('argument key="')))
+        return compiler.rules.add("arg", sequence(head, key, typed))
 
     def _well_formed(self) -> Node:
         """Any arguments at all."""

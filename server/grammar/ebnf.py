@@ -7,13 +7,14 @@ Source: xgrammar's description of its EBNF, and measurements with release 0.2.8.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 from server.grammar import characters
 from server.grammar.characters import CharSet, charset
 from server.grammar.guard import Guard
-from server.grammar.nodes import Choice, Control, FreeText, Literal, Node, Reference, Repeat, Sequence, Word
+from server.grammar.nodes import Choice, Control, FreeText, Literal, Node, Reference, Repeat, Sequence, Word, walk
 
 QUOTED_PLAIN: Final = characters.minus(charset((0x20, 0x10FFFF)), characters.of('"\\'))
 """Characters that stand for themselves in a JSON string."""
@@ -28,6 +29,7 @@ _UNICODE_ESCAPES: Final = (
     f'"\\\\u" [Dd] [0-7] {_HEX} {_HEX}',
     f'"\\\\u" [Dd] [89ABab] {_HEX} {_HEX} "\\\\u" [Dd] [C-Fc-f] {_HEX} {_HEX}',
 )
+_MAX_INLINED: Final = 10
 _LOOK_AHEAD: Final = " (=[,:}\\]])"
 
 
@@ -41,28 +43,27 @@ class Printer:
         self._lines: list[str] = []
         self._words: dict[Word, str] = {}
         self._texts: dict[FreeText, str] = {}
+        self._inlined: dict[str, Node] = {}
+        self._apart: list[str] = []
+        self._level = 0
 
     def print(self, root: Node, rules: Mapping[str, Node]) -> str:
         """The grammar of `root`; all `rules` that it refers to must be there."""
-        seen: set[str] = set()
+        references: Counter[str] = Counter()
         queue = [root]
-        names: list[str] = []
         while queue:
-            node = queue.pop()
-            if isinstance(node, Reference):
-                if node.name not in seen:
-                    seen.add(node.name)
-                    names.append(node.name)
-                    queue.append(rules[node.name])
-            elif isinstance(node, Sequence):
-                queue += node.parts
-            elif isinstance(node, Choice):
-                queue += node.options
-            elif isinstance(node, Repeat):
-                queue.append(node.node)
-        for name in names:
+            for node in walk(queue.pop()):
+                if isinstance(node, Reference):
+                    references[node.name] += 1
+                    if references[node.name] == 1:
+                        queue.append(rules[node.name])
+        # The compiler takes time with the square of the number of rules: what is used once stands where it is used.
+        self._inlined = {name: rules[name] for name, count in references.items() if count == 1}
+        self._apart = [name for name in references if name not in self._inlined]
+        last = f"root ::= {self._node(root)}\n"
+        for name in self._apart:  # it grows on the way
             self._lines.append(f"{name} ::= {self._node(rules[name])}")
-        self._lines.append(f"root ::= {self._node(root)}\n")
+        self._lines.append(last)
         return "\n".join(self._lines)
 
     def _node(self, node: Node) -> str:
@@ -72,7 +73,7 @@ class Printer:
             case Control(token_id):
                 return f"Token({token_id})"
             case Reference(name):
-                return name
+                return self._reference(name)
             case FreeText():
                 return self._free_text(node)
             case Word():
@@ -86,6 +87,17 @@ class Printer:
             case Repeat(inner, low, high):
                 times = "*" if (low, high) == (0, None) else f"{{{low},{'' if high is None else high}}}"
                 return f"({self._node(inner)}){times}"
+
+    def _reference(self, name: str) -> str:
+        if name not in self._inlined:
+            return name
+        if self._level == _MAX_INLINED:
+            self._apart.append(name)
+            return name
+        self._level += 1
+        text = self._node(self._inlined[name])
+        self._level -= 1
+        return f"({text})"
 
     def _literal(self, text: str, syntax: bool) -> str:
         parts = self._guard.parts(text, syntax=syntax)

@@ -78,6 +78,9 @@ class _Writer:
         counted = (self._low > 0 or self._high is not None) and len(self._members) <= MAX_COUNTED
         if not counted:
             self._low, self._high = 0, None
+            if self._layout.separator == EMPTY:
+                optional = (member.node if member.required else choice([member.node, EMPTY]) for member in self._members)
+                return sequence(*optional, self._end(0))
         last = len(self._members)
         counts = range(last + 1) if counted else range(2)  # whether any, where the number makes no difference
         behind = [self._rules.add("k", self._end(count)) for count in counts]

@@ -15,7 +15,7 @@ from tests.grammar.conftest import Engine, Reading, Speaker
 from tests.grammar.random_answers import Derivation
 from tests.grammar.schemas import CHOSEN, made_up, made_up_object
 
-NUM_SCHEMAS = 150
+NUM_SCHEMAS = 50
 SMALL = Bounds(string_tokens=12, json_chars=24, items=3, digits=5, extra_keys=1, calls=3, depth=1, text_tokens=8, think_tokens=8)
 
 
@@ -49,18 +49,28 @@ def check_calls(reading: Reading, schema: Any) -> None:
             assert fits(schema, value[0]), call.arguments
 
 
-@pytest.mark.parametrize("seed", range(NUM_SCHEMAS))
-def test_arguments_fit_their_schema(byte: Speaker, seed: int) -> None:
+def check_arguments(speaker: Speaker, seed: int) -> None:
     rng = random.Random(seed)
-    schema = made_up_object(rng)
+    schema = made_up_object(rng, depth=rng.choice((2, 3, 4)))
     bounds = rng.choice((Bounds(), SMALL))
     shape = Shape(thinking=rng.random() < 0.5, tools=[tool(schema)], tool_choice=rng.choice(("auto", "required")))
-    found = byte.compiled(shape, bounds)
+    found = speaker.compiled(shape, bounds)
 
     assert found.unenforced == ()
     for _ in range(5):
-        token_ids = Derivation(byte, found, rng).token_ids()
-        check_calls(byte.read(token_ids, thinking=shape.thinking), schema)
+        token_ids = Derivation(speaker, found, rng, budget=rng.choice((50, 400, 1500))).token_ids()
+        check_calls(speaker.read(token_ids, thinking=shape.thinking), schema)
+
+
+@pytest.mark.parametrize("seed", range(NUM_SCHEMAS))
+def test_arguments_fit_their_schema(byte: Speaker, seed: int) -> None:
+    check_arguments(byte, seed)
+
+
+@pytest.mark.long
+def test_arguments_fit_a_thousand_schemas(byte: Speaker) -> None:
+    for seed in range(1_000, 2_000):
+        check_arguments(byte, seed)
 
 
 @pytest.mark.parametrize("seed", range(NUM_SCHEMAS))
@@ -79,14 +89,23 @@ def test_responses_fit_their_schema(byte: Speaker, seed: int) -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("seed", range(60))
-def test_the_engine_accepts_whatever_is_derived(speaker: Speaker, engine_of: Callable[[Speaker], Engine], seed: int) -> None:
+@pytest.mark.parametrize("seed", range(40))
+def test_the_engine_accepts_whatever_is_derived(byte: Speaker, engine_of: Callable[[Speaker], Engine], seed: int) -> None:
+    check_acceptance(byte, engine_of(byte), seed)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_the_engine_accepts_it_in_k3s_vocabulary(k3: Speaker, engine_of: Callable[[Speaker], Engine], seed: int) -> None:
+    check_acceptance(k3, engine_of(k3), seed)
+
+
+def check_acceptance(speaker: Speaker, engine: Engine, seed: int) -> None:
     rng = random.Random(seed)
     schema = made_up_object(rng, most=6)
     shape = Shape(thinking=rng.random() < 0.5, tools=[tool(schema)], tool_choice=rng.choice(("auto", "required")))
     bounds = rng.choice((Bounds(), SMALL))
     found, grammar = speaker.compiled(shape, bounds), speaker.grammar(shape, bounds)
-    engine = engine_of(speaker)
 
     assert engine.accepts(grammar, grammar.shortest)
     for _ in range(4):
