@@ -25,6 +25,12 @@ class ServedModel:
     reasoning_fields: tuple[str, ...]
     settings: ModelSettings = field(default_factory=ModelSettings)
 
+    @property
+    def usage_in_choice(self) -> bool:
+        """Whether streams carry the token counts inside a choice, too."""
+        wanted = self.settings.usage_in_choice
+        return self.settings.sampling == "moonshot" if wanted is None else wanted
+
 
 class ModelTable:
     """Looks models up by name or alias."""

@@ -64,7 +64,8 @@ class ModelSettings(Section):
     `sampling`: which values clients may send; `open` takes the engine's ranges, `moonshot` refuses what hosted K3 refuses, `pin`
     ignores it. `grammar`: which answers are held to the form that was asked for; `strict` holds arguments of `strict` tools only.
     `tool_call_policy`: what becomes of a call that does not fit its schema; `retry` samples it again, up to `tool_call_retries`
-    times. `usage_in_choice`: streams carry the token counts in the last choice, too, where Kimi's own clients look for them.
+    times. `usage_in_choice`: streams carry the token counts in the last choice, too, where Kimi's own clients look for them;
+    unset: where `sampling` is `moonshot`.
     """
 
     aliases: list[str] = []
@@ -74,7 +75,7 @@ class ModelSettings(Section):
     grammar: Literal["off", "strict", "always"] = "always"
     tool_call_policy: Literal["report", "retry", "error"] = "report"
     tool_call_retries: int = Field(default=2, ge=1, le=10)
-    usage_in_choice: bool = False
+    usage_in_choice: bool | None = None
 
     @field_validator("grammar", mode="before")
     @classmethod

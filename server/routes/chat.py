@@ -58,7 +58,7 @@ async def create_chat_completion(request: Request) -> Response:
 
     async def frames() -> AsyncGenerator[bytes, None]:
         generation, shape = await begin()
-        in_choice, num_choices = model.settings.usage_in_choice, wanted.n or 1
+        in_choice, num_choices = model.usage_in_choice, wanted.n or 1
         chunks = ChatChunks(shape, include_usage=wanted.include_usage, usage_in_choice=in_choice, num_choices=num_choices)
         return chunks.frames(generation.outputs())
 

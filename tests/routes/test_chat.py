@@ -52,10 +52,13 @@ def test_the_counts_come_in_the_choice_that_ends_last_where_that_is_set(start_ga
     assert bool(options) == (chunks[-1].get("usage") is not None)
 
 
-def test_the_counts_come_in_no_choice_where_that_is_not_set(start_gateway: Any) -> None:
-    chunks = frames(ask(start_gateway(rules(*HELLO)), stream=True))
+@pytest.mark.parametrize(("settings", "expected"), [({}, False), ({"sampling": "moonshot"}, True)])
+def test_the_counts_come_in_the_choice_where_it_is_as_hosted(start_gateway: Any, settings: Any, expected: bool) -> None:
+    chunks = frames(ask(start_gateway(rules(*HELLO), **model(**settings)), stream=True))
 
-    assert all("usage" not in choice for chunk in chunks[:-1] for choice in chunk["choices"])
+    assert expected == any("usage" in choice for chunk in chunks[:-1] for choice in chunk["choices"])
+    unwanted = frames(ask(start_gateway(rules(*HELLO), **model(**settings, usage_in_choice=False)), stream=True))
+    assert all("usage" not in choice for chunk in unwanted[:-1] for choice in chunk["choices"])
 
 
 @pytest.mark.parametrize("policy", ["retry", "error"])
