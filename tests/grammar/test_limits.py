@@ -208,6 +208,12 @@ def test_500_tools(byte: Speaker, engine_of: Callable[[Speaker], Engine]) -> Non
     assert not engine_of(byte).accepts(grammar, byte.calls(("tool_500", [("query", "string", "x")])))
 
 
+def test_a_name_with_a_lone_surrogate_is_called_as_the_prompt_shows_it(byte: Speaker) -> None:
+    grammar = byte.grammar(Shape(tools=[tool({}, "a\ud800")], tool_choice="required"))
+
+    assert [call.name for call in byte.read(grammar.shortest).calls] == ["a\ufffd"]
+
+
 def test_grammars_are_made_once_for_each_content(byte: Speaker) -> None:
     factory = byte.factory()
 
