@@ -16,21 +16,30 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import jsonschema_rs
 
+from bench.chat_answers import Answer, ask
+
 SCHEMAS = Path(__file__).resolve().parents[1] / "tests" / "data" / "tool_schemas"
 NAMES = ("agents", "business", "values", "containers", "combined", "generators")
 BEYOND_GRAMMAR = "beyond_grammar"
 """Schemas with keywords that no grammar holds: calls are delivered, and may not fit."""
 
+MAX_TOKENS = 800
+"""A client's usual limit is far above: here so that an answer that does not end is told soon."""
+
 _MARKERS = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
 _MAX_SHOWN = 400
 _TIMEOUT_S = 300.0
+
+
+class DuplicateKeyError(ValueError):
+    """An object in arguments has a key twice. Readers of JSON keep the last; validators never see it."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +68,6 @@ class Mode:
         return (
             f"{'streamed' if self.stream else 'whole':8} temperature {self.temperature:g}{' thinking' if self.thinking else ''}"
         )
-
-
-@dataclass
-class Answer:
-    """What came back. `calls`: tool and arguments as text, in order. `broken`: what no client could have read."""
-
-    status: int = 200
-    finish_reason: str | None = None
-    content: str = ""
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    broken: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,62 +113,6 @@ def request_of(case: Case, mode: Mode, model: str, max_tokens: int) -> dict[str,
     }
 
 
-async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> Answer:
-    """The answer, whole or merged from its deltas."""
-    if not body["stream"]:
-        response = await client.post("chat/completions", json=body)
-        return _whole(response.json()) if response.status_code == 200 else Answer(response.status_code, content=response.text)
-    async with client.stream("POST", "chat/completions", json=body) as response:
-        if response.status_code != 200:
-            return Answer(response.status_code, content=(await response.aread()).decode())
-        return merged([line[6:] async for line in response.aiter_lines() if line.startswith("data: ")])
-
-
-def _whole(body: dict[str, Any]) -> Answer:
-    choice = body["choices"][0]
-    message = choice["message"]
-    calls = message.get("tool_calls")
-    answer = Answer(200, choice["finish_reason"], message.get("content") or "")
-    answer.calls = [(call["function"]["name"], call["function"]["arguments"]) for call in calls or ()]
-    if calls is not None and not calls:
-        answer.broken = "`tool_calls` is an empty list"
-    elif len({call["id"] for call in calls or ()}) != len(answer.calls):
-        answer.broken = "two calls have one id"
-    return answer
-
-
-def merged(frames: Sequence[str]) -> Answer:
-    """The answer whose chunks are `frames`, put together as clients do. A stream that breaks its rules is `broken`."""
-    answer = Answer()
-    if not frames or frames[-1] != "[DONE]":
-        answer.broken = f"the stream has no end, its last frame is {frames[-1] if frames else 'missing'}"
-        return answer
-    names: dict[int, str] = {}
-    arguments: dict[int, list[str]] = {}
-    reasons: list[str] = []
-    for chunk in map(json.loads, frames[:-1]):
-        for choice in chunk["choices"]:
-            if reasons and choice["delta"]:
-                answer.broken = "something follows the finish reason"
-            if choice["finish_reason"] is not None:
-                reasons.append(choice["finish_reason"])
-            answer.content += choice["delta"].get("content") or ""
-            for delta in choice["delta"].get("tool_calls") or ():
-                index, function = delta["index"], delta["function"]
-                if index not in names:
-                    if index != len(names) or not delta.get("id") or not function.get("name"):
-                        answer.broken = f"call {index} does not begin with its place, id and name: {delta}"
-                    names[index] = function.get("name", "")
-                elif index != len(names) - 1:
-                    answer.broken = f"call {index} goes on after the next has begun"
-                arguments.setdefault(index, []).append(function.get("arguments") or "")
-    if len(reasons) != 1:
-        answer.broken = f"the stream has {len(reasons)} finish reasons"
-    answer.finish_reason = reasons[-1] if reasons else None
-    answer.calls = [(names[index], "".join(arguments[index])) for index in sorted(names)]
-    return answer
-
-
 def fault_of(case: Case, mode: Mode, answer: Answer) -> Fault | None:
     """What is wrong with `answer`, None where nothing is."""
 
@@ -203,6 +145,8 @@ def _misfit(case: Case, text: str) -> tuple[str, str] | None:
     """Kind and detail of what is wrong with a call's arguments."""
     try:
         arguments = json.loads(text, object_pairs_hook=_distinct)
+    except DuplicateKeyError as error:
+        return "duplicate", f"{error}: {text}"
     except ValueError as error:
         return "not JSON", f"{error}: {text}"
     if not isinstance(arguments, dict):
@@ -218,12 +162,18 @@ def _misfit(case: Case, text: str) -> tuple[str, str] | None:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"a key comes twice among {[key for key, _ in pairs]}")
+        raise DuplicateKeyError(f"a key comes twice among {[key for key, _ in pairs]}")
     return found
 
 
 async def run(
-    url: str, key: str, plan: Sequence[tuple[Case, Mode]], *, model: str = "kimi-k3", max_tokens: int = 400, concurrency: int = 16
+    url: str,
+    key: str,
+    plan: Sequence[tuple[Case, Mode]],
+    *,
+    model: str = "kimi-k3",
+    max_tokens: int = MAX_TOKENS,
+    concurrency: int = 16,
 ) -> list[Fault]:
     """Ask for each call of `plan`, `concurrency` at a time. `url`: with the version, as in `http://127.0.0.1:8000/v1`."""
     gate = asyncio.Semaphore(concurrency)
@@ -262,7 +212,7 @@ def main() -> None:
     parser.add_argument("--temperature", default="0,1")
     parser.add_argument("--stream", choices=("no", "yes", "both"), default="both")
     parser.add_argument("--thinking", action="store_true", help="let the model reason first")
-    parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--files", default=",".join(NAMES), help=f"of {', '.join((*NAMES, BEYOND_GRAMMAR))}")
     parser.add_argument("--only", default="", help="names of schemas, with commas")

@@ -20,6 +20,7 @@ from server.grammar.regex import compiled
 from server.grammar.roots import root_part
 from server.grammar.schema import Part, Parts
 from server.grammar.values import ValueCompiler
+from server.vocabulary.utf8 import well_formed
 
 MAX_TOOL_NODES: Final = 12_000
 _RAW_NAMES: Final = minus(ANY, of('"&'))
@@ -131,8 +132,8 @@ class Calls:
 
 
 def attribute(text: str) -> str:
-    """A value as it stands between the quotes of an attribute."""
-    return text.replace("&", "&amp;").replace('"', "&quot;")
+    """A value as it stands between the quotes of an attribute, and as text is encoded: without lone surrogates."""
+    return well_formed(text).replace("&", "&amp;").replace('"', "&quot;")
 
 
 def _untyped(schema: Any) -> bool:

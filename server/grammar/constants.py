@@ -59,7 +59,7 @@ def constants(parts: Parts, kinds: list[str], strings: Strings, note: Callable[[
         if other is not values:
             values = [value for value in values if any(same(value, candidate) for candidate in other)]
     fits = _Fits(parts, strings, note)
-    found = [value for value in values if _has_kind(value, kinds) and spellable(value) and fits(value)]
+    found = [value for value in values if spellable(value) and _has_kind(value, kinds) and fits(value)]
     for part in parts:
         for key in _INNER if any(isinstance(value, list | Mapping) for value in found) else ():
             if key in part.schema:

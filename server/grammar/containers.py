@@ -86,8 +86,8 @@ class Fields:
         values = self.declared[key]
         if values:
             return values[0].path
-        demanding = (part for part in self._parts if key in (part.schema.get("required") or ()))
-        return next(demanding, self._parts[0]).below("required")
+        lists = ((part, part.schema.get("required")) for part in self._parts)
+        return next(part for part, keys in lists if isinstance(keys, list) and key in keys).below("required")
 
     def _compiled(self, part: Part) -> list[tuple[Automaton, Part]]:
         found: list[tuple[Automaton, Part]] = []

@@ -202,7 +202,7 @@ class ValueCompiler:
                 if (bound := self._bound(part.schema.get(key), part.below(key), is_open)) is not None:
                     high = min(high or bound, bound, key=lambda one: (one.value, not one.open))
             step = part.schema.get("multipleOf")
-            if isinstance(step, int | float) and not isinstance(step, bool) and step >= 1 and step == int(step):
+            if isinstance(step, int | float) and not isinstance(step, bool) and 1 <= step < 2**53 and step == int(step):
                 steps.append(int(step))
             elif step is not None:
                 self.note(part.below("multipleOf"))

@@ -9,7 +9,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from bench.tool_schemas import ALL_MODES, BEYOND_GRAMMAR, NAMES, SCHEMAS, Answer, Case, Mode, fault_of, load, merged, run, spread
+from bench.chat_answers import Answer, merged
+from bench.tool_schemas import ALL_MODES, BEYOND_GRAMMAR, NAMES, SCHEMAS, Case, Mode, fault_of, load, run, spread
 
 WHOLE, STREAMED = Mode(False, 0.0), Mode(True, 0.0)
 CASE = Case(
@@ -93,7 +94,7 @@ def test_modes_are_spread_evenly_and_alike_each_time() -> None:
         (Answer(200, "tool_calls", content="a<|sep|>", calls=[("set_day", GOOD)]), "leak"),
         (Answer(200, "tool_calls", calls=[("set_day", GOOD), ("other", GOOD)]), "wrong tool"),
         (Answer(200, "tool_calls", calls=[("set_day", GOOD[:-1])]), "not JSON"),
-        (Answer(200, "tool_calls", calls=[("set_day", '{"day": "2026-01-31", "day": "2026-01-31"}')]), "not JSON"),
+        (Answer(200, "tool_calls", calls=[("set_day", '{"day": "2026-01-31", "day": "2026-01-31"}')]), "duplicate"),
         (Answer(200, "tool_calls", calls=[("set_day", "[]")]), "not JSON"),
         (Answer(200, "tool_calls", calls=[("set_day", '{"n": 1}')]), "invalid"),
         (Answer(200, "tool_calls", calls=[("set_day", '{"day": "2026-01-31", "n": 4}')]), "invalid"),

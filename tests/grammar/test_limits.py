@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from types import MappingProxyType
@@ -208,6 +209,12 @@ def test_500_tools(byte: Speaker, engine_of: Callable[[Speaker], Engine]) -> Non
     assert not engine_of(byte).accepts(grammar, byte.calls(("tool_500", [("query", "string", "x")])))
 
 
+def test_a_name_with_a_lone_surrogate_is_called_as_the_prompt_shows_it(byte: Speaker) -> None:
+    grammar = byte.grammar(Shape(tools=[tool({}, "a\ud800")], tool_choice="required"))
+
+    assert [call.name for call in byte.read(grammar.shortest).calls] == ["a\ufffd"]
+
+
 def test_grammars_are_made_once_for_each_content(byte: Speaker) -> None:
     factory = byte.factory()
 
@@ -249,3 +256,88 @@ def test_a_vocabulary_without_markers_is_refused() -> None:
 
 def test_the_plain_format_holds_nothing(byte: Speaker) -> None:
     assert factories.GrammarFactory("plain", byte.vocabulary).make(Shape(tools=[tool({})], tool_choice="required")) is None
+
+
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1.5,
+    1e308,
+    "",
+    "x",
+    "#",
+    [],
+    [1],
+    ["a", 1],
+    [[]],
+    {},
+    {"a": 1},
+    {"a": {"type": []}},
+    [{}, 3],
+)
+KEYWORDS = (
+    *(
+        "type",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "additionalProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+    ),
+    *("maxProperties", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "contains", "minLength"),
+    *(
+        "maxLength",
+        "pattern",
+        "format",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "allOf",
+        "anyOf",
+    ),
+    *(
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "$ref",
+        "$defs",
+        "definitions",
+        "$schema",
+        "$id",
+        "$anchor",
+        "dependentRequired",
+        "description",
+    ),
+)
+
+
+@pytest.mark.parametrize("num", [400, pytest.param(20_000, marks=pytest.mark.long)])
+def test_junk_in_a_schema_is_read_around(byte: Speaker, num: int) -> None:
+    rng = random.Random(num)
+    factory = byte.factory()
+
+    def junk(depth: int) -> Any:
+        keys = rng.sample(KEYWORDS, rng.randint(1, 4))
+        return {key: junk(depth - 1) if depth and rng.random() < 0.4 else rng.choice(JUNK) for key in keys}
+
+    for _ in range(num):
+        schema = with_a(junk(2), rng.random() < 0.5)
+        try:
+            grammar = factory.make(
+                Shape(tools=[tool(schema)], response_format=_format(schema), tool_choice=rng.choice(("auto", "required")))
+            )
+        except InvalidRequestError as error:
+            if error.param is None:
+                raise
+        else:
+            assert grammar is not None
+            assert byte.read(grammar.shortest).recoveries == {}

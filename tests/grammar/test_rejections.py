@@ -189,7 +189,7 @@ def test_a_recursive_schema_is_held_at_any_depth(speaker: Speaker, engine_of: En
     assert engine.accepts(short, speaker.guarded([("a", O, '{"v":1,"next":{"v":2}}')]))
 
 
-@pytest.mark.parametrize("name", ['q"uo&te', "with blank", "<|close|>", "[EOS]", "naïve日本", "f" * 200, "a\\b"])
+@pytest.mark.parametrize("name", ['q"uo&te', "with blank", "<|close|>", "[EOS]", "naïve日本", "f" * 200, "a\\b", "a\n\0b"])
 def test_any_tool_name_can_be_called(speaker: Speaker, engine_of: EngineOf, name: str) -> None:
     tools = [tool({}, name), tool({}, "other")]
     grammar = speaker.grammar(Shape(tools=tools, named=name))

@@ -12,12 +12,13 @@ pytestmark = pytest.mark.vllm
 
 Target = Any  # of conftest
 SEED = 20
+AT_ONCE = 32  # as many as the engine has seats
 
 
 async def test_each_call_is_delivered_and_valid(vllm_gateway: Target) -> None:
     """Whole and streamed, at temperature 0 and 1: every schema in one of the four."""
     plan = spread(load(), ALL_MODES, SEED)
-    faults = await run(vllm_gateway.base_url, vllm_gateway.key, plan)
+    faults = await run(vllm_gateway.base_url, vllm_gateway.key, plan, concurrency=AT_ONCE)
     assert [] == list(map(str, faults)), table(plan, faults)
 
 
@@ -25,11 +26,11 @@ async def test_each_call_is_delivered_and_valid(vllm_gateway: Target) -> None:
 @pytest.mark.parametrize("mode", ALL_MODES, ids=str)
 async def test_each_call_is_delivered_and_valid_in_every_mode(vllm_gateway: Target, mode: Mode) -> None:
     plan = [(case, mode) for case in load()]
-    faults = await run(vllm_gateway.base_url, vllm_gateway.key, plan)
+    faults = await run(vllm_gateway.base_url, vllm_gateway.key, plan, concurrency=AT_ONCE)
     assert [] == list(map(str, faults)), table(plan, faults)
 
 
 async def test_what_no_grammar_holds_is_delivered_all_the_same(vllm_gateway: Target) -> None:
     plan = spread(load([BEYOND_GRAMMAR]), ALL_MODES, SEED)
-    faults = await run(vllm_gateway.base_url, vllm_gateway.key, plan)
+    faults = await run(vllm_gateway.base_url, vllm_gateway.key, plan, concurrency=AT_ONCE)
     assert [] == [str(fault) for fault in faults if fault.kind != "invalid"], table(plan, faults)
