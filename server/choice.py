@@ -59,7 +59,7 @@ class Means(Protocol):
 
     def cache_salt(self, job: Job) -> str: ...
     def engine_id(self, job: Job) -> str: ...
-    def grammar_of(self, job: Job, shape: Shape) -> Grammar | None: ...
+    async def grammar_of(self, job: Job, shape: Shape) -> Grammar | None: ...
 
 
 class Choice:
@@ -108,7 +108,7 @@ class Choice:
                             yield output
                         if self._gate.fault is not None:
                             break
-                request = self._request_again()
+                request = await self._request_again()
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
@@ -161,7 +161,7 @@ class Choice:
             hints=replace(job.hints, example=lambda: grammar.shortest) if grammar and _demands(plan.shape) else job.hints,
         )
 
-    def _request_again(self) -> EngineRequest:
+    async def _request_again(self) -> EngineRequest:
         """The rest of the answer, behind what was sent, sampled anew. Raises `InvalidToolCallError` where no retry is left."""
         fault, sent, plan = self._gate.faults[-1], self._sent, self._plan
         if sent is None or self._num_retries_left == 0:
@@ -181,7 +181,7 @@ class Choice:
         request, so_far = self._request(), sent.delta().token_ids
         grammar = plan.grammar
         if grammar is not None and sent.num_sent:
-            grammar = sent.start and self._means.grammar_of(plan.job, _continued(plan.shape, sent.start))
+            grammar = await self._means.grammar_of(plan.job, _continued(plan.shape, sent.start)) if sent.start else None
         sampling = request.sampling
         if sampling.seed is not None:
             seed = sampling.seed + plan.job.num_choices * (self._num_retries_left + 1)

@@ -80,13 +80,13 @@ class Generator:
         sampling = Sampling(max_tokens=max_tokens, **{**facts.default_sampling, **job.sampling})
         shape = _shape(job, prompt)
         stop = StopStrings(job.stop) if job.stop else None
-        return Generation(self, Plan(job, prompt, sampling, shape, self.grammar_of(job, shape), stop))
+        return Generation(self, Plan(job, prompt, sampling, shape, await self.grammar_of(job, shape), stop))
 
-    def grammar_of(self, job: Job, shape: Shape) -> Grammar | None:
+    async def grammar_of(self, job: Job, shape: Shape) -> Grammar | None:
         """What holds the answer to `shape`; None where nothing has to, or may. Raises `InvalidRequestError`."""
         if job.model.settings.grammar == "off" or job.sampling.get("ignore_eos"):  # an answer that can't end fits no grammar
             return None
-        return self._grammars[job.model.format].make(shape)
+        return await self._grammars[job.model.format].grammar(shape)
 
     def cache_salt(self, job: Job) -> str:
         """Of the tenant's cache group, never empty."""

@@ -32,6 +32,7 @@ from server.vocabulary.byte import ByteVocabulary
 KEY = "k3gw-test-key-0123456789"
 NO_SHARED = "no ../shared beside the checkout"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+NO_ENGINE = ("tests/engine/", "tests/grammar/", "tests/cpu/test_vllm_parsers.py")  # need vLLM's code, but start no engine
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 CHAT_TEMPLATE = """\
 {%- if date is defined %}date: {{ date }}
@@ -64,8 +65,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """How many tests ran on the real engine, so that a run that left it out can't look like one that did not."""
     ran = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
-    # Those in `tests/engine/` need vLLM's code, but start no engine.
-    real = sum("vllm" in report.keywords and "tests/engine/" not in report.nodeid for report in ran)
+    real = sum("vllm" in report.keywords and not report.nodeid.startswith(NO_ENGINE) for report in ran)
     skipped = len(terminalreporter.stats.get("skipped", []))
     terminalreporter.write_line(f"{real} tests ran on the real engine (vLLM on CPU); {skipped} were skipped")
 

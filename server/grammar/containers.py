@@ -20,6 +20,9 @@ from server.grammar.schema import Part, Parts, integer, mapping
 from server.grammar.strings import Strings, other_names
 
 MAX_REPEATED: Final = 500
+MAX_BOUNDED_NAME: Final = 24
+"""Characters of an undeclared key, where texts are bounded at all."""
+
 _OPEN_ARRAY: Final = Literal("[", syntax=True)
 _CLOSE_ARRAY: Final = Literal("]", syntax=True)
 _OPEN_OBJECT: Final = Literal("{", syntax=True)
@@ -180,6 +183,8 @@ def _extra(compiler: Compiler, fields: Fields, depth: int | None, level: int) ->
     for names, values in other_members(fields, compiler.quoted, compiler):
         left = depth - 1 if depth is not None and not values else depth
         value = compiler.json(values, left, inside=True, level=level + 1)
+        if compiler.bounds.json_chars is not None:
+            names = compiler.strings.capped(names, min(MAX_BOUNDED_NAME, compiler.bounds.json_chars), compiler.quoted)
         key = Word(names, quoted=True, ending=_QUOTE, inside=True)
         options.append(sequence(_QUOTE, key, compiler.colon, value))
     extra = choice(options)

@@ -5,9 +5,12 @@ Role: what the rest of the gateway calls. Grammars are made once for each conten
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from server.grammar import answer
@@ -24,7 +27,7 @@ MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
 
 
 class GrammarFactory:
-    """Makes the grammars of one format over one vocabulary. For one thread."""
+    """Makes the grammars of one format over one vocabulary, those that are asked for with `grammar` one at a time in a thread."""
 
     def __init__(self, format_name: str, vocabulary: Vocabulary, bounds: Bounds | None = None) -> None:
         """Raises `ValueError` for a format that is none of `FORMATS`, or a vocabulary that lacks its control tokens."""
@@ -38,8 +41,10 @@ class GrammarFactory:
         self._excluded = ", ".join(map(str, sorted({*vocabulary.control_ids, *nameless})))
         self._cache: OrderedDict[bytes, Grammar | None] = OrderedDict()
         self._num_bytes = 0
+        self._lock = threading.Lock()  # of the cache
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
 
-    def make(self, shape: Shape) -> Grammar | None:
+    async def grammar(self, shape: Shape) -> Grammar | None:
         """The grammar of `shape`, None where there is nothing to hold: plain text, or a format without a grammar.
 
         Takes milliseconds for usual tools the first time, and bounded time for any. Raises `InvalidRequestError` where no
@@ -48,16 +53,31 @@ class GrammarFactory:
         if self._markup is None or not (shape.tools or shape.response_format):
             return None
         key = _key(shape)
+        with self._lock:
+            if key is not None and key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._make, shape, key, self._markup)
+
+    def make(self, shape: Shape) -> Grammar | None:
+        """As `grammar`, in the caller's thread, which must be the only one."""
+        if self._markup is None or not (shape.tools or shape.response_format):
+            return None
+        return self._make(shape, _key(shape), self._markup)
+
+    def _make(self, shape: Shape, key: bytes | None, markup: Markup) -> Grammar | None:
         if key is None:
-            return self._made(shape, self._markup)
-        if key in self._cache:
-            self._cache.move_to_end(key)
-            return self._cache[key]
-        grammar = self._made(shape, self._markup)
-        self._cache[key] = grammar
-        self._num_bytes += _num_bytes(grammar)
-        while len(self._cache) > MAX_CACHED or (self._num_bytes > MAX_CACHED_BYTES and len(self._cache) > 1):
-            self._num_bytes -= _num_bytes(self._cache.popitem(last=False)[1])
+            return self._made(shape, markup)
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        grammar = self._made(shape, markup)
+        with self._lock:
+            self._cache[key] = grammar
+            self._num_bytes += _num_bytes(grammar)
+            while len(self._cache) > MAX_CACHED or (self._num_bytes > MAX_CACHED_BYTES and len(self._cache) > 1):
+                self._num_bytes -= _num_bytes(self._cache.popitem(last=False)[1])
         return grammar
 
     def _made(self, shape: Shape, markup: Markup) -> Grammar | None:

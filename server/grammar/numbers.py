@@ -92,11 +92,12 @@ def _at_least(low: Bound, integer: bool, digits: int | None) -> list[str]:
     if integer:
         return [*options, *([] if low.open else [whole])]
     if not fraction:
-        return [*options, rf"{whole}\.[0-9]*[1-9]" if low.open else f"{whole}{any_fraction}"]
+        return [*options, rf"{whole}\.{_times(_left(digits, 1))}[1-9]" if low.open else f"{whole}{any_fraction}"]
     for position, digit in enumerate(fraction):
         if digit < "9":
             options.append(rf"{whole}\.{fraction[:position]}[{chr(ord(digit) + 1)}-9]{_times(_left(digits, position + 1))}")
-    options.append(rf"{whole}\.{fraction}" + ("[0-9]*[1-9]" if low.open else _times(_left(digits, len(fraction)))))
+    more = _times(_left(digits, len(fraction) + 1)) + "[1-9]" if low.open else _times(_left(digits, len(fraction)))
+    options.append(rf"{whole}\.{fraction}{more}")
     return options
 
 

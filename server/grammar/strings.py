@@ -98,14 +98,31 @@ class Strings:
     def _measured(self, found: Automaton, low: int, high: int | None, cap: int | None, chars: CharSet, parts: Parts) -> Automaton:
         """`found` with a length, as far as that stays small."""
         if cap is not None and (high is None or high > cap):
-            capped = self._with_length(found, 0, cap, chars)
-            if capped is not None and not capped.empty:
-                found = capped
+            found = self.capped(found, cap, chars)
         if low:
             found = self._or_note(self._with_length(found, low, None, chars), found, parts, "minLength")
         if high is not None:
             found = self._or_note(self._with_length(found, 0, high, chars), found, parts, "maxLength")
         return found
+
+    def capped(self, found: Automaton, cap: int, chars: CharSet) -> Automaton:
+        """Texts of `found` that are no longer than `cap`, or than may be counted without taking too much room.
+
+        All of `found` where none of its texts is that short. Where many characters may come at many places, only identifiers are
+        left, which are counted further.
+        """
+        narrow = self._library.restricted(found, _IDENTIFIER)
+        candidates = [(self._countable(one, cap, room), one) for one in (found, narrow) if not one.empty for room in (4, 1)]
+        for most, one in sorted(candidates, key=lambda item: -item[0]):
+            capped = self._with_length(one, 0, most, chars)
+            if capped is not None and not capped.empty:
+                return capped
+        return found
+
+    def _countable(self, one: Automaton, cap: int, room: int) -> int:
+        """How many characters may be counted, `cap` at most: each takes the states of `one` once more, but for those that come
+        only at the beginning or the end, which is why there may be `room` for more."""
+        return min(cap, room * _MAX_STATES // len(one.edges) - 1, self._exact // max(1, _num_wide(one)))
 
     def _or_note(self, narrowed: Automaton | None, found: Automaton, parts: Parts, key: str) -> Automaton:
         if narrowed is None:
@@ -123,13 +140,17 @@ class Strings:
 
     def _is_large(self, one: Automaton) -> bool:
         """Whether its masks take long to compute: where many characters may come, all tokens are tried."""
-        wide = sum(1 for edges in one.edges if sum(characters.size(chars) for chars, _ in edges) > _WIDE)
-        return wide > self._exact + 1 or len(one.edges) > _MAX_STATES
+        return _num_wide(one) > self._exact + 1 or len(one.edges) > _MAX_STATES
 
     def _note_all(self, parts: Parts, key: str) -> None:
         for part in parts:
             if key in part.schema:
                 self._note(part.below(key))
+
+
+def _num_wide(one: Automaton) -> int:
+    """How many states take many characters."""
+    return sum(1 for edges in one.edges if sum(characters.size(chars) for chars, _ in edges) > _WIDE)
 
 
 def other_names(

@@ -1,0 +1,75 @@
+"""What a schema leaves open ends where small models are bounded: no pattern, format, number or key goes on for ever."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from server.grammar import formats
+from server.grammar.automaton import Automaton
+from server.grammar.characters import ANY
+from server.grammar.library import Library
+from server.grammar.numbers import Bound, number
+from server.grammar.strings import Strings
+
+CAP = 96
+
+
+def is_endless(one: Automaton) -> bool:
+    """Whether a path leads from a state back to it; in an automaton every state can still accept."""
+    state_of = [0] * len(one.edges)  # 0 not seen, 1 on the path, 2 done
+    stack = [(0, iter(one.edges[0]))]
+    state_of[0] = 1
+    while stack:
+        state, edges = stack[-1]
+        target = next((target for _, target in edges if state_of[target] != 2), None)
+        if target is None:
+            state_of[state] = 2
+            stack.pop()
+        elif state_of[target] == 1:
+            return True
+        else:
+            state_of[target] = 1
+            stack.append((target, iter(one.edges[target])))
+    return False
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [*formats.PATTERNS.values(), r"^(0|[1-9]\d*)\.(0|[1-9]\d*)$", r"\.(png|jpe?g)$", "cat|dog", "^sk-", r"^\S+\s\S+$", "^<.*>$"],
+)
+def test_patterns_end(pattern: str) -> None:
+    library = Library()
+    found = library.pattern(pattern)
+    assert found is not None
+    capped = Strings(library, pytest.fail, exact=64).capped(library.restricted(found, ANY), CAP, ANY)
+    assert not is_endless(capped)
+    assert found.accepts(capped.shortest())
+    assert len(capped.shortest()) == len(found.shortest())
+
+
+def test_a_pattern_that_is_longer_than_the_cap_stays() -> None:
+    library = Library()
+    found = library.pattern("^[a-z]{100,}$")
+    assert found is not None
+    assert found is Strings(library, pytest.fail, exact=64).capped(found, CAP, ANY)
+
+
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize(
+    "low",
+    [
+        None,
+        Bound(Decimal("0"), True),
+        Bound(Decimal("0")),
+        Bound(Decimal("-3.5"), True),
+        Bound(Decimal("0.125"), True),
+        Bound(Decimal("7.0000000001"), True),
+    ],
+)
+@pytest.mark.parametrize("high", [None, Bound(Decimal("9.5"), True), Bound(Decimal("10"))])
+def test_numbers_end(low: Bound | None, high: Bound | None, integer: bool) -> None:
+    found = number(low, high, integer=integer, digits=8)
+    assert not found.empty
+    assert not is_endless(found)
