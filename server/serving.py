@@ -27,6 +27,7 @@ from server.http_protocol import HttpProtocol
 from server.lifespan import OpenEngine
 from server.settings import Settings
 from server.tenancy.keys import new_key
+from server.warm_up import warm_up
 
 SHUTDOWN_TIMEOUT_S = 2
 
@@ -172,7 +173,10 @@ def _vllm_opener(settings: Settings) -> OpenEngine:
     async def open_engine() -> Engine:
         from server.engine.vllm import VllmEngine  # loads vLLM, which takes seconds
 
-        return await VllmEngine.open(profile, model_path, progress=say)
+        engine = await VllmEngine.open(profile, model_path, progress=say)
+        if any(model.format == "kimi_k3" and model.grammar != "off" for model in settings.models.values()):
+            await warm_up(engine)
+        return engine
 
     return open_engine
 
