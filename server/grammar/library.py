@@ -64,8 +64,8 @@ class Library:
         return self._found(("both", one, other), lambda: automaton.intersection(one, other))
 
     def restricted(self, one: Automaton, chars: CharSet) -> Automaton:
-        """As `automaton.restricted`."""
-        return self._found(("restricted", one, chars), lambda: automaton.restricted(one, chars))
+        """As `automaton.restricted`. Never too large, so that what holds nothing can always be made."""
+        return self._found(("restricted", one, chars), lambda: automaton.restricted(one, chars), cheap=True)
 
     def _found(self, key: Hashable, make: Callable[[], Automaton], *, cheap: bool = False) -> Automaton:
         found = self._get(key, make, cheap=cheap)

@@ -21,6 +21,9 @@ from server.grammar.characters import ANY, CharSet, charset
 
 _MAX_CHARS: Final = 2000
 _MAX_NFA_STATES: Final = 4000
+_MAX_REACHED: Final = 100_000
+"""States of an NFA, each as often as it is reached while its automaton is made; some 300 ms."""
+
 _DIGITS: Final = charset((0x30, 0x39))
 _WORD: Final = charset((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Final = charset(
@@ -82,6 +85,7 @@ class _Nfa:
     def __init__(self) -> None:
         self.steps: list[list[tuple[CharSet, int]]] = []
         self.free: list[list[tuple[int, int]]] = []
+        self._num_reached = 0
 
     def state(self) -> int:
         if len(self.steps) >= _MAX_NFA_STATES:
@@ -126,7 +130,9 @@ class _Nfa:
 
     def repeat(self, items: Sequence[Any], low: int, high: int | None, start: int) -> int:
         for _ in range(low):
-            start = self.sequence(items, start)
+            before, start = start, self.sequence(items, start)
+            if start == before:  # nothing, however often: repeats of repeats of it would never end
+                return start
         if high is None:
             loop = self.state()
             self.free[start].append((_ALWAYS, loop))
@@ -135,12 +141,17 @@ class _Nfa:
         end = self.state()
         self.free[start].append((_ALWAYS, end))
         for _ in range(high - low):
-            start = self.sequence(items, start)
+            before, start = start, self.sequence(items, start)
+            if start == before:
+                break
             self.free[start].append((_ALWAYS, end))
         return end
 
     def closure(self, states: Iterable[tuple[int, bool]], *, at_start: bool) -> frozenset[tuple[int, bool]]:
-        """With every state that is reached freely. The flag of a state: the text must have ended here."""
+        """With every state that is reached freely. The flag of a state: the text must have ended here.
+
+        Raises `TooLargeError` where the expression has taken too long already.
+        """
         found = set(states)
         queue = list(found)
         while queue:
@@ -152,6 +163,9 @@ class _Nfa:
                 if reached not in found:
                     found.add(reached)
                     queue.append(reached)
+        self._num_reached += len(found)
+        if self._num_reached > _MAX_REACHED:
+            raise TooLargeError("a pattern")
         return frozenset(found)
 
 

@@ -6,7 +6,8 @@ one that the schema does not allow, so nothing that fits is ever turned into som
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from server.schemas.document import Document
@@ -15,21 +16,30 @@ from server.schemas.keywords import TYPES, stands_alone
 ALL: Final = frozenset(TYPES)
 _NOTHING: Final[frozenset[str]] = frozenset()
 _MAX_DEPTH: Final = 64
+_MAX_LOOKS: Final = 20_000
+"""At properties, each as often as a schema takes it over from another; some 10 ms."""
 
 
 def argument_types(document: Document) -> Mapping[str, frozenset[str]]:
     """Types of each declared property of the arguments; a property is left out where anything goes, or nothing.
 
-    `number` comes with `integer`, which is a number, too; a property of integers has `integer` alone.
+    `number` comes with `integer`, which is a number, too; a property of integers has `integer` alone. Nothing is told of a schema
+    in which that would take long.
     """
-    reader = _TypeReader(document)
-    types = reader.properties(document.root)
+    try:
+        types = _TypeReader(document).properties(document.root)
+    except _TooManyError:
+        return {}
     return {key: allowed for key, allowed in types.items() if allowed and allowed != ALL}
 
 
 def root_types(document: Document) -> frozenset[str]:
     """Types of the whole value."""
     return _TypeReader(document).types(document.root)
+
+
+class _TooManyError(Exception):
+    """There are more properties than are worth a look."""
 
 
 class _TypeReader:
@@ -40,6 +50,7 @@ class _TypeReader:
         self._types: dict[int, frozenset[str]] = {}
         self._properties: dict[int, Mapping[str, frozenset[str]]] = {}
         self._depth = 0
+        self._num_looks = 0
 
     def types(self, schema: Any) -> frozenset[str]:
         if not isinstance(schema, dict):
@@ -88,23 +99,45 @@ class _TypeReader:
     def _read_properties(self, schema: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         if stands_alone(schema, self._document.draft):
             return dict(self.properties(self._document.target(schema, schema["$ref"])))
-        found = {key: self.types(inner) for key, inner in schema.get("properties", {}).items()}
+        declared = schema.get("properties", {})
+        self._look(len(declared))
+        found = {key: self.types(inner) for key, inner in declared.items()}
         for part in (*schema.get("allOf", ()), *self._document.targets(schema)):
-            for key, types in self.properties(part).items():
+            properties = self.properties(part)
+            self._look(len(properties))
+            for key, types in properties.items():
                 found[key] = found.get(key, ALL) & types
         for word in ("anyOf", "oneOf"):
-            branches = [(self.properties(branch), _undeclared(branch)) for branch in schema.get(word, ())]
-            for key in {key for declared, _ in branches for key in declared}:
-                types = _NOTHING.union(*(declared.get(key, otherwise) for declared, otherwise in branches))
+            for key, types in self._any_of(schema.get(word, ())).items():
                 found[key] = found.get(key, ALL) & types
         return found
 
+    def _any_of(self, branches: Sequence[Any]) -> dict[str, frozenset[str]]:
+        """Types of the properties that one of `branches` declares, where any of them may hold."""
+        found: dict[str, frozenset[str]] = {}
+        num_open: Counter[str] = Counter()  # of the branches that declare the key, those that take others, too
+        for branch in branches:
+            properties = self.properties(branch)
+            self._look(len(properties))
+            for key, types in properties.items():
+                found[key] = found.get(key, _NOTHING) | types
+            if _is_open(branch):
+                num_open.update(properties.keys())
+        most_open = sum(map(_is_open, branches))
+        return {key: types if num_open[key] == most_open else ALL for key, types in found.items()}
 
-def _undeclared(branch: Any) -> frozenset[str]:
-    """Types of a property that `branch` does not name."""
+    def _look(self, num_properties: int) -> None:
+        """Raises `_TooManyError` where the properties of this schema are more than are worth it."""
+        self._num_looks += num_properties
+        if self._num_looks > _MAX_LOOKS:
+            raise _TooManyError
+
+
+def _is_open(branch: Any) -> bool:
+    """Whether `branch` takes properties that it does not name."""
     if not isinstance(branch, dict):
-        return _NOTHING if branch is False else ALL
-    return _NOTHING if branch.get("additionalProperties") is False and not branch.get("patternProperties") else ALL
+        return branch is not False
+    return branch.get("additionalProperties") is not False or bool(branch.get("patternProperties"))
 
 
 def _widened(name: str) -> tuple[str, ...]:

@@ -15,6 +15,9 @@ MAX_VISITS: Final = 500_000
 """Of schemas at values; some 20 ms."""
 
 _MAX_PAIRS: Final = 20_000
+_MAX_LOOKS: Final = 100_000
+"""At schemas and values, true and false and those that were counted before included; some 20 ms."""
+
 _SAME_PLACE: Final = ("not", "if", "then", "else")
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 _EACH_ELEMENT: Final = ("items", "contains", "additionalItems", "unevaluatedItems")
@@ -39,8 +42,12 @@ class _Counter:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._counts: dict[tuple[int, int], int] = {}
+        self._num_looks = 0
 
     def count(self, schema: Any, value: Any) -> int:
+        self._num_looks += 1
+        if self._num_looks > _MAX_LOOKS:
+            raise _TooManyError
         if not isinstance(schema, dict):
             return 1
         pair = (id(schema), id(value))
@@ -73,9 +80,10 @@ class _Counter:
 
 
 def _members(schema: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    for key, inner in schema.get("properties", {}).items():
-        if key in value:
-            yield inner, value[key]
+    properties = schema.get("properties", {})
+    for key in value if len(value) < len(properties) else properties:
+        if key in value and key in properties:
+            yield properties[key], value[key]
     for inner in schema.get("patternProperties", {}).values():
         yield from ((inner, member) for member in value.values())
     for word in _EACH_MEMBER:

@@ -148,7 +148,8 @@ class Document:
                     raise SchemaFault(
                         (*self.path_of(node), key), f"`{shown(reference)}`, which is no schema but `{shown(target)}`"
                     )
-                self._walk(tuple(_pieces(reference.partition("#")[2])), target, self._bases.get(id(node), ""))
+                if id(target) not in self._seen:
+                    self._walk(tuple(_pieces(reference.partition("#")[2])), target, self._bases.get(id(node), ""))
 
 
 @dataclass(slots=True)

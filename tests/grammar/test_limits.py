@@ -140,6 +140,11 @@ HOSTILE: dict[str, Any] = {
         },
     },
     "repetition of repetition": with_a({"type": "string", "pattern": "^((a{1,50}){1,50}){1,50}$"}),
+    "repetition of nothing": with_a({"type": "string", "pattern": "(?:(?:(?:){60000}){60000}){0,60000}"}),
+    "many ways to read one text": {
+        "type": "object",
+        "properties": {f"k{i}": {"type": "string", "pattern": f"^(?:.?){{1000}}{i}$"} for i in range(20)},
+    },
     "a pattern that explodes": with_a({"type": "string", "pattern": "(a|b)*a(a|b){30}"}),
     "a long pattern": with_a({"type": "string", "pattern": "|".join(f"word{number}" for number in range(2_000))}),
     "many patterns": {"type": "object", "patternProperties": {f"^a{number}.*b": {} for number in range(60)}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -115,3 +116,27 @@ def test_references_that_branch_are_read_once() -> None:
 
     assert "string" not in root_types(check_schema({"type": "object"}, "s"))
     assert set(argument_types(document)) <= {"a"}
+
+
+@pytest.mark.parametrize("word", ["anyOf", "allOf"])
+def test_branches_with_many_properties_take_bounded_time(word: str) -> None:
+    branches = [{"properties": {f"k{number}_{index}": True for index in range(40)}} for number in range(700)]
+    document = check_schema({word: branches, "properties": {"a": {"type": "string"}}}, "s")
+    begin = time.process_time()
+    types = argument_types(document)
+    took_s = time.process_time() - begin
+
+    assert set(types) <= {"a"}
+    assert took_s < 0.5
+
+
+def test_a_property_of_one_branch_may_be_anything_where_another_takes_others() -> None:
+    closed = {"properties": {"a": {"type": "string"}}, "additionalProperties": False}
+    other = {"properties": {"a": {"type": "integer"}, "b": {"type": "null"}}}
+
+    assert {"a": frozenset({"string", "integer"})} | {"b": frozenset({"null"})} == argument_types(
+        check_schema({"anyOf": [closed, other]}, "s")
+    )
+    assert {"a": frozenset({"string", "integer"})} == argument_types(
+        check_schema({"anyOf": [closed, other, {**other, "properties": {"a": {"type": "string"}}}]}, "s")
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ def test_what_only_a_reference_leads_to_is_checked_there() -> None:
     error = error_of({"properties": {"a": {"$ref": "#/components/b"}}, "components": {"b": {"type": "text"}}}, "p")
 
     assert "p.components.b.type" == error.param
+
+
+def test_a_mistake_behind_many_references_is_found_at_once() -> None:
+    references = [{"$ref": "#"}] * 10_000
+    schema = {"anyOf": [*references, {"$ref": "#/components/b"}], "components": {"b": {"pattern": "("}}}
+    begin = time.process_time()
+    error = error_of(json.loads(json.dumps(schema)), "p")
+    took_s = time.process_time() - begin
+
+    assert "p.components.b.pattern" == error.param
+    assert took_s < 3
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import jsonschema_rs
@@ -138,6 +139,20 @@ def test_usual_values_are_far_from_the_bound(schema: Any, value: Any) -> None:
 
 def test_what_is_too_large_to_count_counts_as_fitting() -> None:
     assert validator({"items": {"type": "string"}}).errors(list(range(1000, 100_000))) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"properties": {f"k{number}": True for number in range(20_000)}}, {"anyOf": [True] * 20_000}],
+    ids=["keys", "branches"],
+)
+def test_many_schemas_at_many_values_are_not_all_counted(schema: dict[str, Any]) -> None:
+    document = Document.of({"items": schema})
+    begin = time.process_time()
+    num_visits(document, [{"a": number} for number in range(2_000)])
+    took_s = time.process_time() - begin
+
+    assert took_s < 1
 
 
 def test_long_texts_are_not_matched_with_many_patterns() -> None:
