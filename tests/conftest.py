@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib.util
 import json
@@ -84,11 +85,14 @@ def demo_model() -> Path:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed, which builds the demo model")
     folder = CACHE / "demo-model"
-    if not build.is_current(folder):
-        try:
-            build.build(folder, progress=lambda line: None)
-        except build.DemoModelError as error:
-            pytest.skip(str(error))
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "demo-model.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
+        if not build.is_current(folder):
+            try:
+                build.build(folder, progress=lambda line: None)
+            except build.DemoModelError as error:
+                pytest.skip(str(error))
     return folder
 
 
