@@ -110,6 +110,7 @@ class _Fits:
                     over = (number - Decimal(str(bound))) * sign
                     if over < 0 or (over == 0 and key.startswith("exclusive")):
                         return False
-            if (step := integer(part, "multipleOf", self._note)) and number % step:
+            step = integer(part, "multipleOf", self._note)
+            if step and (number != number.to_integral_value() or int(number) % step):  # decimals have 28 digits
                 return False
         return True

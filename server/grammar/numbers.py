@@ -1,6 +1,7 @@
 """Ranges of numbers -> automata over their digits.
 
-Invariant: numbers are written as JSON does, without an exponent where a range is asked for; `-0` is left out.
+Invariant: numbers are written as JSON does, without an exponent where a range is asked for; `-0` is left out. Nothing is computed
+with decimals, which would round bounds to 28 digits.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def number(low: Bound | None, high: Bound | None, *, integer: bool, digits: int 
         low, high = _whole(low, ROUND_CEILING, 1), _whole(high, ROUND_FLOOR, -1)
     positive = _unsigned(low if low and low.value >= 0 else Bound(Decimal(0)), high, integer, digits)
     negative = _unsigned(
-        Bound(-high.value, high.open) if high and high.value < 0 else Bound(Decimal(0), open=True),
-        Bound(-low.value, low.open) if low else None,
+        Bound(high.value.copy_negate(), high.open) if high and high.value < 0 else Bound(Decimal(0), open=True),
+        Bound(low.value.copy_negate(), low.open) if low else None,
         integer,
         digits,
     )
@@ -65,7 +66,7 @@ def _whole(bound: Bound | None, rounding: str, step: int) -> Bound | None:
     if bound is None:
         return None
     value = bound.value.to_integral_value(rounding)
-    return Bound(value + step if bound.open and value == bound.value else value)
+    return Bound(Decimal(int(value) + step) if bound.open and value == bound.value else value)
 
 
 def _unsigned(low: Bound, high: Bound | None, integer: bool, digits: int | None) -> Automaton:
@@ -134,7 +135,7 @@ def _split(value: Decimal) -> tuple[str, str]:
 
 
 def _written(value: Decimal) -> str:
-    return format(abs(value), "f") if -50 < value.adjusted() < 50 else "0" * 100
+    return format(value.copy_abs(), "f") if -50 < value.adjusted() < 50 else "0" * 100
 
 
 def _any_fraction(integer: bool, digits: int | None) -> str:

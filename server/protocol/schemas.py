@@ -30,7 +30,10 @@ def needs_thread(request: ChatRequest, num_body_bytes: int) -> bool:
     if num_body_bytes <= _LONG_BYTES:
         return False
     schemas = [request.answer_schema, *(tool["function"].get("parameters") for tool in request.all_tools)]
-    return len(msgspec.json.encode(schemas)) > _LONG_BYTES
+    try:
+        return len(msgspec.json.encode(schemas)) > _LONG_BYTES
+    except RecursionError:  # the check says where
+        return True
 
 
 def check_schemas(request: ChatRequest, library: SchemaLibrary) -> RequestSchemas:

@@ -92,9 +92,10 @@ class SchemaValidator:
 
 def _compile(document: Document) -> jsonschema_rs.Validator | None:
     """The engine's validator, None where it can't make one."""
-    for engine, schema in _attempts(document):
-        with suppress(ValueError):
-            return engine(schema, offline=True, pattern_options=OPTIONS, validate_formats=False)
+    with suppress(RecursionError):  # of values that are nested some hundred levels deep
+        for engine, schema in _attempts(document):
+            with suppress(ValueError):
+                return engine(schema, offline=True, pattern_options=OPTIONS, validate_formats=False)
     return None
 
 

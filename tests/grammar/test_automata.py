@@ -110,6 +110,16 @@ def test_ranges_of_numbers() -> None:
             assert (above and below) == found.accepts(text), (low, high, integer, text)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bounds_of_many_digits_are_exact(sign: int) -> None:
+    value = sign * 12_345_678_901_234_567_890_123_456_789_012
+    above = numbers.number(Bound(Decimal(value), open=True), None, integer=True, digits=None)
+    below = numbers.number(None, Bound(Decimal(value), open=True), integer=True, digits=None)
+
+    assert [False, False, True] == [above.accepts(str(value + more)) for more in (-1, 0, 1)]
+    assert [True, False, False] == [below.accepts(str(value + more)) for more in (-1, 0, 1)]
+
+
 @pytest.mark.parametrize("digits", [None, 4])
 def test_numbers_without_a_range(digits: int | None) -> None:
     found = numbers.number(None, None, integer=False, digits=digits)

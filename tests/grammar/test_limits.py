@@ -171,6 +171,13 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("value", [1e300, 3.5, 10**38 + 1])
+def test_constants_of_any_size_are_held_to_a_factor(byte: Speaker, value: float) -> None:
+    grammar = byte.grammar(Shape(tools=[tool(with_a({"enum": [value, 14], "multipleOf": 7}))], tool_choice="required"))
+
+    assert 14 == byte.read(grammar.shortest).calls[0].value()["a"]
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("bounds", [Bounds(), Bounds(depth=1, json_chars=32)])
 def test_a_hostile_schema_takes_bounded_time_and_room(byte: Speaker, name: str, bounds: Bounds) -> None:

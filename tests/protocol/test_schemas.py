@@ -96,3 +96,15 @@ async def test_others_run_while_a_large_schema_is_checked() -> None:
 
     assert (await checking).tools.error_in("f", '{"p0": 3}') is None, "it is too large to hold anyone to"
     assert num_turns > 100
+
+
+def test_a_schema_nested_deeper_than_can_be_written_goes_to_the_thread() -> None:
+    remark: list[Any] = []
+    for _ in range(900):
+        remark = [remark]
+    request = parse(body(tools=[tool("f", parameters={"description": "x" * 20_000, "x": remark})]))
+
+    def deeper(levels: int) -> bool:
+        return deeper(levels - 1) if levels else needs_thread(request, 30_000)
+
+    assert deeper(200)

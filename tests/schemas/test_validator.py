@@ -85,6 +85,16 @@ def test_a_schema_too_large_to_prepare_holds_nothing() -> None:
     assert not validator(beyond).holds
 
 
+@pytest.mark.parametrize("draft", ["http://json-schema.org/draft-04/schema#", "https://json-schema.org/draft/2020-12/schema"])
+def test_remarks_nested_too_deep_to_be_copied_hold_nothing(draft: str) -> None:
+    remark: list[Any] = []
+    for _ in range(900):
+        remark = [remark]
+    schema = {"$schema": draft, "required": [], "properties": {"a": {"pattern": "(?=a)"}}, "x": remark}
+
+    assert validator(schema).errors({"a": 1}) is None
+
+
 def test_more_patterns_than_can_be_prepared_hold_nothing() -> None:
     patterns = {f"p{number}": {"pattern": f"^{number}"} for number in range(MAX_HELD_PATTERNS)}
 
