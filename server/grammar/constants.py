@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from server.grammar.characters import ANY
+from server.grammar.equality import identity, kind_of
 from server.grammar.schema import Parts, integer
 from server.grammar.strings import Strings
 
@@ -17,28 +18,6 @@ _INNER: Final = (
     *("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
     *("items", "prefixItems", "minItems", "maxItems"),
 )
-
-
-def kind_of(value: Any) -> str:
-    """The type of a JSON value; integers are numbers."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal: 1 is 1.0, and not `true`."""
-    if kind_of(one) != kind_of(other):
-        return False
-    if isinstance(one, list):
-        return len(one) == len(other) and all(same(left, right) for left, right in zip(one, other, strict=True))
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    return bool(one == other)
 
 
 def constants(parts: Parts, kinds: list[str], strings: Strings, note: Callable[[str], None]) -> list[Any] | None:
@@ -57,7 +36,8 @@ def constants(parts: Parts, kinds: list[str], strings: Strings, note: Callable[[
     values = min(lists, key=len)
     for other in lists:
         if other is not values:
-            values = [value for value in values if any(same(value, candidate) for candidate in other)]
+            allowed = set(map(identity, other))
+            values = [value for value in values if identity(value) in allowed]
     fits = _Fits(parts, strings, note)
     found = [value for value in values if spellable(value) and _has_kind(value, kinds) and fits(value)]
     for part in parts:

@@ -8,14 +8,19 @@ read as if they were not there, and noted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from server.grammar.automaton import TooLargeError
+from server.grammar.exclusion import are_apart, mark_of
 
 KINDS: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
 MAX_BRANCHES: Final = 64
 _MAX_PARTS: Final = 64
+_MAX_REFERENCES: Final = 1000
+"""Different ones in a schema; where each leads is looked at for each."""
+
 
 _NEVER: Final = (
     *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains", "unevaluatedItems"),
@@ -67,6 +72,7 @@ class Document:
         self.root = root
         self.note = note
         self._recursive: dict[str, bool] = {}
+        self._inner: dict[int, frozenset[str]] = {}  # references in a schema, by its id
         self._elsewhere = _inner_references(root.schema)
 
     def branches(self, parts: Parts) -> list[Branch]:
@@ -136,14 +142,8 @@ class Document:
         if not reference.startswith("#"):
             return None
         if not reference.startswith("#/"):
-            return next(
-                (
-                    Part(schema, self.root.path)
-                    for schema in _schemas(self.root.schema)
-                    if schema.get("$anchor") == reference[1:] or schema.get("$id") == reference
-                ),
-                None,
-            )
+            named = self._named.get(reference)
+            return None if named is None else Part(named, self.root.path)
         node: Any = self.root.schema
         path = self.root.path
         for key in reference[2:].split("/"):
@@ -157,6 +157,16 @@ class Document:
             else:
                 return None
         return Part(node, path)
+
+    @cached_property
+    def _named(self) -> Mapping[str, Mapping[str, Any]]:
+        """Reference by name -> the first schema that has the name."""
+        named: dict[str, Mapping[str, Any]] = {}
+        for schema in _schemas(self.root.schema):
+            for key, mark in (("$anchor", "#"), ("$id", "")):
+                if isinstance(name := schema.get(key), str):
+                    named.setdefault(mark + name, schema)
+        return named
 
     def _conjuncts(self, part: Part) -> tuple[list[Part], bool]:
         """The schemas that `part` demands beside its own keywords, and whether a recursive reference is among them."""
@@ -196,23 +206,32 @@ class Document:
                 option = target.schema if target else option
             if not isinstance(option, Mapping):
                 return False
-            marks.append(_mark(option))
-        return all(_apart(one, other) for index, one in enumerate(marks) for other in marks[:index])
+            marks.append(mark_of(option))
+        return all(are_apart(one, other) for index, one in enumerate(marks) for other in marks[:index])
 
     def _is_recursive(self, reference: str) -> bool:
-        """Whether following the reference can lead to it again."""
+        """Whether following the reference can lead to it again. Raises `TooLargeError`."""
         if reference not in self._recursive:
+            if len(self._recursive) >= _MAX_REFERENCES:
+                raise TooLargeError("references")
             seen: set[str] = set()
             queue = [reference]
             while queue:
-                target = self.resolved(queue.pop())
-                for schema in _schemas(target.schema) if target else ():
-                    inner = schema.get("$ref")
-                    if isinstance(inner, str) and inner not in seen:
-                        seen.add(inner)
-                        queue.append(inner)
+                new = self._references_behind(queue.pop()) - seen
+                seen |= new
+                queue += new
             self._recursive[reference] = reference in seen
         return self._recursive[reference]
+
+    def _references_behind(self, reference: str) -> frozenset[str]:
+        """Those in the schema that it leads to."""
+        target = self.resolved(reference)
+        if target is None:
+            return frozenset()
+        if id(target.schema) not in self._inner:
+            found = (schema.get("$ref") for schema in _schemas(target.schema))
+            self._inner[id(target.schema)] = frozenset(name for name in found if isinstance(name, str))
+        return self._inner[id(target.schema)]
 
 
 def integer(part: Part, key: str, note: Callable[[str], None]) -> int | None:
@@ -257,37 +276,6 @@ def _inner_references(root: Any) -> set[str]:
         if schema is not root and isinstance(name, str) and not name.startswith("#"):
             found.update(inner["$ref"] for inner in _schemas(schema) if isinstance(inner.get("$ref"), str))
     return found
-
-
-def _mark(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a schema from others: its types, and the constants of its required properties."""
-    kind = schema.get("type")
-    properties = schema.get("properties")
-    required = schema.get("required")
-    constants: dict[str, Any] = {}
-    if isinstance(properties, Mapping) and isinstance(required, list):
-        for key in required:
-            inner = properties.get(key) if isinstance(key, str) else None
-            if isinstance(inner, Mapping) and ("const" in inner or isinstance(inner.get("enum"), list)):
-                constants[key] = [inner["const"]] if "const" in inner else inner["enum"]
-    own = [schema["const"]] if "const" in schema else schema.get("enum")
-    return {"types": [kind] if isinstance(kind, str) else kind, "constants": constants, "own": own}
-
-
-def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    if one["types"] and other["types"] and not _numeric(one["types"]) & _numeric(other["types"]):
-        return True
-    if one["own"] and other["own"] and not any(value in other["own"] for value in one["own"]):
-        return True
-    return any(
-        not any(value in other["constants"][key] for value in values)
-        for key, values in one["constants"].items()
-        if key in other["constants"]
-    )
-
-
-def _numeric(kinds: Sequence[str]) -> set[str]:
-    return {"number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)}
 
 
 def _unescaped(key: str) -> str:

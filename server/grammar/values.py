@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple
 from server.grammar.automaton import TooLargeError
 from server.grammar.base import Bounds
 from server.grammar.characters import ANY
-from server.grammar.constants import constants, kind_of
+from server.grammar.constants import constants
 from server.grammar.containers import array_node, object_node
 from server.grammar.ebnf import QUOTED
+from server.grammar.equality import kind_of
 from server.grammar.library import Library
 from server.grammar.nodes import (
     EMPTY,

@@ -140,6 +140,17 @@ HOSTILE: dict[str, Any] = {
         },
     },
     "repetition of repetition": with_a({"type": "string", "pattern": "^((a{1,50}){1,50}){1,50}$"}),
+    "long lists of values that must be in both": with_a(
+        {"allOf": [{"enum": [[number, side] for number in range(20_000)]} for side in (0, 1)]}, required=False
+    ),
+    "long lists of values that must be in one": with_a(
+        {"oneOf": [{"enum": [f"{side} {number}" for number in range(2_000)]} for side in range(40)]}
+    ),
+    "many names": {
+        "type": "object",
+        "properties": {f"k{number}": {"$ref": f"#a{number}"} for number in range(5_000)},
+        "$defs": {f"d{number}": {"$anchor": f"a{number}", "type": "string"} for number in range(5_000)},
+    },
     "repetition of nothing": with_a({"type": "string", "pattern": "(?:(?:(?:){60000}){60000}){0,60000}"}),
     "many ways to read one text": {
         "type": "object",
