@@ -69,11 +69,6 @@ class Automaton:
 NOTHING: Final = Automaton((), ())
 
 
-def any_text(chars: CharSet = ANY) -> Automaton:
-    """Any number of `chars`."""
-    return Automaton((((chars, 0),),), (True,))
-
-
 def lengths(low: int, high: int | None, chars: CharSet = ANY) -> Automaton:
     """`low` to `high` of `chars`; None: no upper bound. Raises `TooLargeError`."""
     last = low if high is None else high

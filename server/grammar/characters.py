@@ -10,7 +10,6 @@ from typing import Final
 
 CharSet = tuple[tuple[int, int], ...]
 
-NONE: Final[CharSet] = ()
 ANY: Final[CharSet] = ((0x01, 0xD7FF), (0xE000, 0x10FFFF))
 """All that text is made of: no surrogates, which have no UTF-8, and no U+0000, which ends strings too early in many places."""
 

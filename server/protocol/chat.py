@@ -110,11 +110,6 @@ class ChatRequest(msgspec.Struct, kw_only=True):
                 yield f"messages[{number}].tools[{index}]", tool
 
     @property
-    def declared_tool_names(self) -> tuple[str, ...]:
-        """Names of `all_tools`."""
-        return tuple(tool["function"]["name"] for tool in self.all_tools)
-
-    @property
     def named_tool(self) -> str | None:
         """The tool that must be called, where `tool_choice` names one."""
         return named_choice(self.tool_choice)

@@ -21,7 +21,8 @@ RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 
 def _want_object(value: Any, param: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidRequestError(f"`{param}` is missing or not an object", param=param)
+        what = "is missing" if value is None else f"is `{shown(value)}`"
+        raise InvalidRequestError(f"`{param}` {what}; it must be an object", param=param)
     return value
 
 

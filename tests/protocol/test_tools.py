@@ -27,6 +27,10 @@ def error_of(**fields: Any) -> InvalidRequestError:
     return caught.value
 
 
+def names_of(wanted: ChatRequest) -> tuple[str, ...]:
+    return tuple(tool["function"]["name"] for tool in wanted.all_tools)
+
+
 BAD_TOOLS: list[tuple[Any, str]] = [
     (None, ""),
     ("f", ""),
@@ -69,7 +73,7 @@ def test_a_bad_tool_is_refused_wherever_it_is_declared(bad: Any, where: str) -> 
 def test_names_may_be_any_text(name: str) -> None:
     wanted = request(tools=[tool(name)], tool_choice={"type": "function", "function": {"name": name}})
 
-    assert (name,) == wanted.declared_tool_names
+    assert (name,) == names_of(wanted)
     assert name == wanted.named_tool
 
 
@@ -90,10 +94,7 @@ def test_all_tools_come_in_the_order_in_which_the_model_sees_them() -> None:
     late = [{"role": "system", "tools": [tool("c"), tool("d")]}, USER, {"role": "developer", "tools": [tool("b")]}]
     wanted = request(messages=late, tools=[tool("z"), tool("a")])
 
-    assert ("z", "a", "c", "d", "b") == wanted.declared_tool_names
-    assert tuple(name for _, name in enumerate(wanted.declared_tool_names)) == tuple(
-        t["function"]["name"] for t in wanted.all_tools
-    )
+    assert ("z", "a", "c", "d", "b") == names_of(wanted)
     assert ["tools[0]", "tools[1]", "messages[0].tools[0]", "messages[0].tools[1]", "messages[2].tools[0]"] == [
         param for param, _ in wanted.placed_tools()
     ]
