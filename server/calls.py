@@ -44,6 +44,11 @@ class CallGate:
         self.faults: list[CallFault] = []
         self.fault: CallFault | None = None
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether something of a call waits for the rest of it."""
+        return bool(self._held)
+
     def pass_on(self, events: list[Event]) -> list[Event]:
         """What of `events`, and of what was held, may pass."""
         if self.fault is not None:

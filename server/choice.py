@@ -50,7 +50,7 @@ class Plan:
     stop: StopStrings | None
 
 
-class Means(Protocol):
+class Pipeline(Protocol):
     """What a choice works with; `server.generation.Generator` is that."""
 
     engine: Engine
@@ -65,29 +65,29 @@ class Means(Protocol):
 class Choice:
     """Choice `index` of a generation; what happens is remembered in `record`."""
 
-    def __init__(self, means: Means, plan: Plan, record: GenerationRecord, index: int) -> None:
-        self._means = means
+    def __init__(self, pipeline: Pipeline, plan: Plan, record: GenerationRecord, index: int) -> None:
+        self._pipeline = pipeline
         self._plan = plan
         self._record = record
         self._index = index
         policy = plan.job.model.settings.tool_call_policy
         self._holds = policy != "report"
         self._num_retries_left = plan.job.model.settings.tool_call_retries if policy == "retry" else 0
-        self._sent = SentAnswer(means.engine.vocabulary.control_ids) if self._num_retries_left else None
+        self._sent = SentAnswer(pipeline.engine.vocabulary.control_ids) if self._num_retries_left else None
         self._is_remembered = False
         self._content: list[str] | None = None if plan.job.answer_schema is None else []
         self._open_reader()
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
-        record, now = self._record, self._means.clock.monotonic_s
+        record, now = self._record, self._pipeline.clock.monotonic_s
         request = self._request()
         first_s = last_s = 0.0
         num_tokens = 0
         started = False
         try:
             while True:
-                async with aclosing(self._means.engine.generate(request)) as deltas:
+                async with aclosing(self._pipeline.engine.generate(request)) as deltas:
                     async for delta in deltas:
                         last_s = now()
                         num_new = len(delta.token_ids)
@@ -133,7 +133,7 @@ class Choice:
             output.events += events
             if output.logprobs is not None:
                 output.logprobs += logprobs or ()
-            sent.add(piece, events)
+            sent.add(piece, events, between=not self._gate.is_holding)
             if self._reader.finish is not None:
                 break
         return output
@@ -141,10 +141,10 @@ class Choice:
     def _open_reader(self) -> None:
         plan, job = self._plan, self._plan.job
         expected = Expected(tool_names=job.tools.names, types_of=job.tools.types_of, max_calls=job.max_calls)
-        self._parser = self._means.parsers[job.model.format].make(thinking=plan.prompt.in_reasoning, expected=expected)
+        self._parser = self._pipeline.parsers[job.model.format].make(thinking=plan.prompt.in_reasoning, expected=expected)
         self._gate = CallGate(job.tools, holds=self._holds)
         stop = StopFilter(plan.stop) if plan.stop else None
-        self._reader = AnswerReader(self._parser, stop, self._means.engine.vocabulary, self._gate)
+        self._reader = AnswerReader(self._parser, stop, self._pipeline.engine.vocabulary, self._gate)
 
     def _request(self) -> EngineRequest:
         plan, job, sampling = self._plan, self._plan.job, self._plan.sampling
@@ -152,10 +152,10 @@ class Choice:
             sampling = replace(sampling, seed=(sampling.seed + self._index) & _SEEDS)
         grammar = plan.grammar
         return EngineRequest(
-            request_id=self._means.engine_id(job),
+            request_id=self._pipeline.engine_id(job),
             token_ids=plan.prompt.token_ids,
             sampling=sampling,
-            cache_salt=self._means.cache_salt(job),
+            cache_salt=self._pipeline.cache_salt(job),
             grammar=grammar.structural_tag if grammar else None,
             reasoning_ended=True if grammar else None,
             hints=replace(job.hints, example=lambda: grammar.shortest) if grammar and _demands(plan.shape) else job.hints,
@@ -165,10 +165,8 @@ class Choice:
         """The rest of the answer, behind what was sent, sampled anew. Raises `InvalidToolCallError` where no retry is left."""
         fault, sent, plan = self._gate.faults[-1], self._sent, self._plan
         if sent is None or self._num_retries_left == 0:
-            raise InvalidToolCallError(
-                f"the model called `{cut(fault.name)}` with arguments that do not fit: {fault.what}; ask again, or have the "
-                "model's `tool_call_policy` set to `report`"
-            )
+            self._record.count_calls({"refused": 1})
+            raise InvalidToolCallError(cut(fault.name), fault.what)
         self._num_retries_left -= 1
         self._report(fault)
         self._record.count_calls({"retried": 1})
@@ -181,7 +179,7 @@ class Choice:
         request, so_far = self._request(), sent.delta().token_ids
         grammar = plan.grammar
         if grammar is not None and sent.num_sent:
-            grammar = await self._means.grammar_of(plan.job, _continued(plan.shape, sent.start)) if sent.start else None
+            grammar = await self._pipeline.grammar_of(plan.job, _continued(plan.shape, sent.start)) if sent.start else None
         sampling = request.sampling
         if sampling.seed is not None:
             seed = sampling.seed + plan.job.num_choices * (self._num_retries_left + 1)
@@ -191,6 +189,7 @@ class Choice:
             token_ids=[*request.token_ids, *so_far],
             grammar=grammar.structural_tag if grammar else None,
             reasoning_ended=True if grammar else None,
+            hints=plan.job.hints if sent.num_sent else request.hints,
             sampling=replace(
                 sampling,
                 temperature=max(sampling.temperature, RETRY_TEMPERATURE),
@@ -242,5 +241,6 @@ def _demands(shape: Shape) -> bool:
 
 
 def _continued(shape: Shape, start: Start) -> Shape:
-    """The form of the rest of an answer behind what was sent. It has begun to speak, so its text is no JSON any more."""
-    return replace(shape, thinking=start == "think", after_calls=start == "calls", response_format=None)
+    """The form of the rest of an answer behind what was sent. One that has begun to speak before a call is not JSON any more."""
+    response_format = shape.response_format if start == "think" else None
+    return replace(shape, thinking=start == "think", after_calls=start == "calls", response_format=response_format)

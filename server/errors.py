@@ -42,6 +42,11 @@ class GatewayError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
 
+    @property
+    def for_log(self) -> str:
+        """The message as the log may have it."""
+        return self.message
+
     def body(self) -> dict[str, Any]:
         """The error object of the API, as clients get it in a body or in a stream's last frame."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
@@ -176,8 +181,23 @@ class EngineError(InternalError):
 
 
 class InvalidToolCallError(InternalError):
-    """The model's call does not fit the tool it calls, and the model's `tool_call_policy` does not deliver such calls."""
+    """The model's call does not fit the tool it calls, and the model's `tool_call_policy` does not deliver such calls.
+
+    `what` repeats what the model said to this client: it is for the client, not for the log.
+    """
 
     status = 502
     code = "invalid_tool_call"
     log_level = logging.WARNING
+    outcome = "invalid_tool_call"
+
+    def __init__(self, tool: str, what: str) -> None:
+        self._tool = tool
+        super().__init__(
+            f"the model called `{tool}` with arguments that do not fit: {what}; ask again, or have the model's "
+            "`tool_call_policy` set to `report`"
+        )
+
+    @property
+    def for_log(self) -> str:
+        return f"the model called `{self._tool}` with arguments that do not fit"

@@ -20,7 +20,7 @@ class GenerationRecord:
     all choices.
     `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many
     were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`,
-    or `cut`; `json_answers`: the same of answers that were to fit a schema.
+    `cut`, or `refused` (the request ended because of it); `json_answers`: the same of answers that were to fit a schema.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
     output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
     its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.

@@ -40,13 +40,13 @@ class SentAnswer:
         self.start: Start | None = None
         """Where the answer stands behind what was sent; None: at its beginning, or where no grammar begins."""
 
-    def add(self, piece: EngineDelta, events: Sequence[Event]) -> None:
-        """The next token, and what was sent because of it."""
+    def add(self, piece: EngineDelta, events: Sequence[Event], *, between: bool) -> None:
+        """The next token, and what was sent because of it. `between`: no call is open behind it."""
         self._token_ids += piece.token_ids
         self._logprobs += piece.logprobs or ()
         if events:
             self.num_sent = len(self._token_ids)
-            self.start = _STARTS.get(type(events[-1]))
+            self.start = _STARTS.get(type(events[-1])) if between else None
             if self.start != "calls" and not self._control_ids.isdisjoint(piece.token_ids):
                 self.start = None  # inside a marker, where nothing can begin
 

@@ -70,10 +70,13 @@ class Bench:
 
     async def run(self, **job: Any) -> list[Event]:
         """The events of the first choice."""
-        conversation = Conversation(messages=[{"role": "user", "content": "hi"}], tools=[TOOL], thinking=job.pop("thinking", False))
+        options = {"thinking": job.pop("thinking", False), "response_format": job.pop("response_format", None)}
+        conversation = Conversation(messages=[{"role": "user", "content": "hi"}], tools=[TOOL], **options)
         context = RequestContext("r1", Tenant("acme"))
-        tools = DeclaredTools.of([("tools[0]", TOOL)], SchemaLibrary())
-        generation = await self._generator.prepare(Job(context, self._model, conversation, 0.0, tools=tools, **job))
+        placed = [("tools[0]", TOOL)]
+        tools = DeclaredTools.of(placed, SchemaLibrary())
+        job = {"tools": tools, "placed_tools": placed, **job}
+        generation = await self._generator.prepare(Job(context, self._model, conversation, 0.0, **job))
         async with aclosing(generation.outputs()) as outputs:
             async for output in outputs:
                 self.outputs.append(output)
@@ -171,6 +174,38 @@ async def test_reasoning_that_was_sent_is_not_sent_again(step: int) -> None:
     assert len("Hm. Well.") == bench.record.num_reasoning_tokens
 
 
+async def test_a_rest_is_held_to_the_form_of_the_whole_until_it_is_another() -> None:
+    """In reasoning nothing is decided; behind content the answer is no JSON any more; behind a call only calls may come."""
+    think = [{"text": "Hm."}, {"control": ["</think>", "<response>"]}]
+    forms: dict[str, list[Any]] = {}
+    for name, first, options in (
+        ("reasoning", [*think, *says("", call("soon"))], {"thinking": True}),
+        ("content", says("Look", call("soon")), {}),
+        ("call", says("", call(1), call("soon", 2)), {}),
+        ("beginning", says("", call("soon")), {}),
+    ):
+        bench = Bench("retry", first, [call(2, 2), *CLOSE] if name == "call" else [*think, *says("", call(3))] if options else says("", call(3)))
+        await bench.run(response_format={"type": "json_object"}, **options)
+        forms[name] = [request["grammar"] for request in bench.requests]
+
+    assert all(None not in form for form in forms.values())
+    same = {name: first == second for name, (first, second) in forms.items()}
+    assert {"reasoning": True, "content": False, "call": False, "beginning": True} == same
+    assert forms["content"][1] != forms["call"][1]
+
+
+async def test_a_rest_that_begins_inside_a_call_is_held_to_no_form() -> None:
+    """A call opens before the one before it was closed, which fits: what stands behind it is the inside of the next."""
+    opened = {"control": [{"call": {"tool": "forecast", "index": 1}}, {"argument": {"key": "days", "value": 1}}]}
+    bench = Bench("retry", says("", opened, call("soon", 2)), [*CLOSE])
+    with pytest.raises(InvalidToolCallError):
+        await bench.run()
+
+    first, *rest = bench.requests
+    assert first["grammar"] is not None
+    assert {None} == {request["grammar"] for request in rest[:1]}
+
+
 @pytest.mark.parametrize("step", STEPS)
 async def test_content_that_a_stop_string_holds_is_not_sent_before_the_call_fits(step: int) -> None:
     bench = Bench("retry", says("One EN", call("soon")), says("EN two", call(5)), tokens_per_step=step)
@@ -192,13 +227,16 @@ async def test_log_probabilities_are_those_of_the_content_that_was_sent(step: in
 @pytest.mark.parametrize("step", STEPS)
 async def test_nothing_of_a_call_that_does_not_fit_is_sent(policy: str, num_asked: int, step: int) -> None:
     bench = Bench(policy, says("Look.", call(1), call(10, 2)), [call(10, 2), *CLOSE], tokens_per_step=step)
-    with pytest.raises(InvalidToolCallError, match="`forecast`"):
+    with pytest.raises(InvalidToolCallError, match="`forecast`") as caught:
         await bench.run()
+    assert "10" in caught.value.message
+    assert "10" not in caught.value.for_log
 
     events = bench.events()
     assert ("Look.", [("forecast", {"days": 1})]) == (content(events), delivered(events))
     assert 1 == sum(isinstance(event, ToolCallStart) for event in events)
-    assert (num_asked, "error") == (bench.replies.num_asked, bench.record.outcome)
+    assert (num_asked, "invalid_tool_call") == (bench.replies.num_asked, bench.record.outcome)
+    assert 1 == bench.record.tool_calls["refused"]
 
 
 @pytest.mark.parametrize("policy", ["report", "retry", "error"])

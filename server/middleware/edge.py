@@ -92,7 +92,7 @@ class EdgeMiddleware:
         error: GatewayError | None = state.get("error")
         if error is not None:
             level = error.log_level
-            fields |= {"error": error.message[:500], "error_code": error.code}
+            fields |= {"error": error.for_log[:500], "error_code": error.code}
             if error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:  # what a client did wrong needs no traceback
                 fields["exc_info"] = error.__cause__
         log.log(

@@ -1,7 +1,7 @@
 """How much the model is to think, out of the several ways in which clients say it.
 
-Order: `thinking` (Moonshot), then `reasoning_effort` (OpenAI), then `chat_template_kwargs` (vLLM). Unset means: think, at the
-model's default effort `max`.
+Order: `thinking` (Moonshot), then `reasoning_effort` (OpenAI), then `chat_template_kwargs` (vLLM), each for what it says: a
+switch whether, an effort how much, and the effort `none` both. Unset means: think, at the model's default effort `max`.
 """
 
 from __future__ import annotations
@@ -37,32 +37,41 @@ def reasoning_of(wanted: Wanted) -> tuple[bool, Effort]:
     options = wanted.chat_template_kwargs or {}
     _check_switches(options)
     switches = (options.get(name) for name in ("thinking", "enable_thinking"))
-    thinking = next((switch for switch in switches if switch is not None), True)
-    effort: Effort = DEFAULT_EFFORT
     chosen = ("chat_template_kwargs.thinking_effort", options.get("thinking_effort"))
     if wanted.reasoning_effort is not None:
         chosen = ("reasoning_effort", wanted.reasoning_effort)
+    switch: bool | None = None
     if wanted.thinking is not None:
-        thinking = wanted.thinking.type != "disabled"
-        if wanted.thinking.keep not in (None, "all"):
-            raise InvalidRequestError(
-                f"`thinking.keep` is `{shown(wanted.thinking.keep)}`; K3 is always shown all reasoning of earlier answers: "
-                "send `all` or leave it out",
-                param="thinking.keep",
-            )
+        _check_kept(wanted.thinking.keep)
+        if wanted.thinking.type is not None:
+            switch = wanted.thinking.type == "enabled"
         if wanted.thinking.effort is not None:
             chosen = ("thinking.effort", wanted.thinking.effort)
-    param, name = chosen
-    if name is not None:
-        if not isinstance(name, str) or name not in _EFFORTS:
-            known = ", ".join(f"`{effort}`" for effort in _EFFORTS)
-            raise InvalidRequestError(f"`{param}` is `{shown(name)}`; it must be one of {known}", param=param)
-        level = _EFFORTS[name]
-        if level is None:
-            thinking = False
-        else:
-            effort = level
-    return thinking, effort
+    level = _level(*chosen)
+    if switch is None and chosen[1] is not None and level is None:
+        switch = False
+    if switch is None:
+        switch = next((option for option in switches if option is not None), True)
+    return switch, level or DEFAULT_EFFORT
+
+
+def _level(param: str, name: Any) -> Effort | None:
+    """The model's effort for the name that a client has for it, None for none and for `none`."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in _EFFORTS:
+        known = ", ".join(f"`{effort}`" for effort in _EFFORTS)
+        raise InvalidRequestError(f"`{param}` is `{shown(name)}`; it must be one of {known}", param=param)
+    return _EFFORTS[name]
+
+
+def _check_kept(keep: str | None) -> None:
+    if keep not in (None, "all"):
+        raise InvalidRequestError(
+            f"`thinking.keep` is `{shown(keep)}`; K3 is always shown all reasoning of earlier answers: send `all` or "
+            "leave it out",
+            param="thinking.keep",
+        )
 
 
 def _check_switches(options: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ Role: after `ChatRequest.check`, which looks at no schema, because a large one t
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,13 @@ class RequestSchemas:
 
     tools: DeclaredTools
     answer: KnownSchema | None
+
+
+async def schemas_of(request: ChatRequest, num_body_bytes: int, library: SchemaLibrary) -> RequestSchemas:
+    """As `check_schemas`, in a thread where it may take long."""
+    if needs_thread(request, num_body_bytes):
+        return await asyncio.to_thread(check_schemas, request, library)
+    return check_schemas(request, library)
 
 
 def needs_thread(request: ChatRequest, num_body_bytes: int) -> bool:

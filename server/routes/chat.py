@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 
 import structlog
@@ -14,7 +13,7 @@ from server.generation import Generation
 from server.protocol import chat
 from server.protocol.decoding import unknown_fields
 from server.protocol.sampling import apply_sampling_rule
-from server.protocol.schemas import check_schemas, needs_thread
+from server.protocol.schemas import schemas_of
 from server.routes.chat_job import job_of
 from server.routes.gateway import gateway_of
 from server.streaming.chat import ChatBody, ChatChunks, ChatShape
@@ -43,10 +42,7 @@ async def create_chat_completion(request: Request) -> Response:
     generator = gateway.generator()
 
     async def begin() -> tuple[Generation, ChatShape]:
-        if needs_thread(wanted, len(body)):
-            schemas = await asyncio.to_thread(check_schemas, wanted, gateway.schemas)
-        else:
-            schemas = check_schemas(wanted, gateway.schemas)
+        schemas = await schemas_of(wanted, len(body), gateway.schemas)
         generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s))
         request.state.record = record = generation.record
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)

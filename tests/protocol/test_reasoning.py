@@ -54,6 +54,10 @@ def test_what_can_not_be_meant_is_refused(fields: dict[str, Any], param: str, wo
         ({"thinking": {"keep": "all"}, "reasoning_effort": "low"}, (True, "low")),
         ({"reasoning_effort": "high", "chat_template_kwargs": {"thinking_effort": "low"}}, (True, "high")),
         ({"thinking": {"type": "enabled"}, "chat_template_kwargs": {"thinking": False}}, (True, "max")),
+        ({"thinking": {"type": "enabled"}, "reasoning_effort": "none"}, (True, "max")),
+        ({"thinking": {"type": "disabled"}, "reasoning_effort": "high"}, (False, "high")),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}}, (False, "max")),
+        ({"reasoning_effort": "high", "chat_template_kwargs": {"thinking": False}}, (False, "high")),
         ({"chat_template_kwargs": {"thinking": None, "enable_thinking": False}}, (False, "max")),
         ({"chat_template_kwargs": {"thinking": True, "enable_thinking": False}}, (True, "max")),
         (

@@ -72,8 +72,10 @@ def test_a_call_that_does_not_fit_is_an_error_where_it_must_not_be_delivered(sta
     said = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in streamed[:-1])
     assert "Look." * (3 if policy == "retry" else 1) == said
     assert all("tool_calls" not in chunk["choices"][0]["delta"] for chunk in streamed[:-1])
-    outcome = "retried" if policy == "retry" else "invalid"
-    assert (outcome == "retried") == (f'k3gw_tool_calls_total{{model="kimi-k3",outcome="{outcome}"' in metrics(gateway))
+    counts = metrics(gateway)
+    assert 'k3gw_tool_calls_total{model="kimi-k3",outcome="refused",tenant="default"} 2.0' in counts
+    assert (policy == "retry") == ('k3gw_tool_calls_total{model="kimi-k3",outcome="retried"' in counts)
+    assert 'k3gw_requests_total{api="chat",model="kimi-k3",outcome="invalid_tool_call",tenant="default"} 2.0' in counts
 
 
 def test_a_call_that_does_not_fit_is_delivered_and_counted_by_default(start_gateway: Any) -> None:
