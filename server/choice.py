@@ -166,7 +166,7 @@ class Choice:
         fault, sent, plan = self._gate.faults[-1], self._sent, self._plan
         if sent is None or self._num_retries_left == 0:
             self._record.count_calls({"refused": 1})
-            raise InvalidToolCallError(cut(fault.name), fault.what)
+            raise InvalidToolCallError(f"the model called `{cut(fault.name)}` with arguments that do not fit", what=fault.what)
         self._num_retries_left -= 1
         self._report(fault)
         self._record.count_calls({"retried": 1})

@@ -183,7 +183,7 @@ class EngineError(InternalError):
 class InvalidToolCallError(InternalError):
     """The model's call does not fit the tool it calls, and the model's `tool_call_policy` does not deliver such calls.
 
-    `what` repeats what the model said to this client: it is for the client, not for the log.
+    `what` was wrong repeats what the model said to this client: it is for the client, not for the log.
     """
 
     status = 502
@@ -191,13 +191,11 @@ class InvalidToolCallError(InternalError):
     log_level = logging.WARNING
     outcome = "invalid_tool_call"
 
-    def __init__(self, tool: str, what: str) -> None:
-        self._tool = tool
-        super().__init__(
-            f"the model called `{tool}` with arguments that do not fit: {what}; ask again, or have the model's "
-            "`tool_call_policy` set to `report`"
-        )
+    def __init__(self, message: str, *, what: str = "") -> None:
+        self._for_log = message
+        cure = "ask again, or have the model's `tool_call_policy` set to `report`"
+        super().__init__(f"{message}: {what}; {cure}" if what else f"{message}; {cure}")
 
     @property
     def for_log(self) -> str:
-        return f"the model called `{self._tool}` with arguments that do not fit"
+        return self._for_log

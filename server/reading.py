@@ -26,9 +26,7 @@ class AnswerReader:
 
     __slots__ = ("_gate", "_parser", "_placed", "_stop", "_vocabulary", "calls", "finish")
 
-    def __init__(
-        self, parser: Parser, stop: StopFilter | None, vocabulary: Vocabulary, gate: CallGate | None = None
-    ) -> None:
+    def __init__(self, parser: Parser, stop: StopFilter | None, vocabulary: Vocabulary, gate: CallGate | None = None) -> None:
         self._parser = parser
         self._gate = gate
         self._stop = stop

@@ -22,9 +22,7 @@ _SAMPLING_FIELDS = (
 )  # fmt: skip
 
 
-def job_of(
-    wanted: ChatRequest, schemas: RequestSchemas, context: RequestContext, model: ServedModel, arrived_s: float
-) -> Job:
+def job_of(wanted: ChatRequest, schemas: RequestSchemas, context: RequestContext, model: ServedModel, arrived_s: float) -> Job:
     """What `wanted`, checked, asks for."""
     sampling: dict[str, Any] = {name: value for name in _SAMPLING_FIELDS if (value := getattr(wanted, name)) is not None}
     if wanted.logit_bias:
