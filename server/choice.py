@@ -150,7 +150,9 @@ class Choice:
         plan, job, sampling = self._plan, self._plan.job, self._plan.sampling
         if sampling.seed is not None:
             sampling = replace(sampling, seed=(sampling.seed + self._index) & _SEEDS)
-        grammar = plan.grammar
+        grammar, hints = plan.grammar, job.hints
+        if grammar is not None and grammar.shortest and _demands(plan.shape):
+            hints = replace(hints, example=lambda: grammar.shortest)
         return EngineRequest(
             request_id=self._pipeline.engine_id(job),
             token_ids=plan.prompt.token_ids,
@@ -158,7 +160,7 @@ class Choice:
             cache_salt=self._pipeline.cache_salt(job),
             grammar=grammar.structural_tag if grammar else None,
             reasoning_ended=True if grammar else None,
-            hints=replace(job.hints, example=lambda: grammar.shortest) if grammar and _demands(plan.shape) else job.hints,
+            hints=hints,
         )
 
     async def _request_again(self) -> EngineRequest:

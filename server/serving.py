@@ -143,12 +143,9 @@ def _scripted_opener(settings: Settings) -> OpenEngine:
 
     vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
     script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
-    overrides = settings.engine.overrides
-    if unknown := sorted(set(overrides) - {"context_length", "seats"}):
-        raise ValueError(f"engine.overrides.{unknown[0]}: the scripted engine takes `context_length` and `seats`")
 
     async def open_engine() -> Engine:
-        return ScriptedEngine(vocabulary, script, **overrides)
+        return ScriptedEngine(vocabulary, script, **settings.engine.overrides)
 
     return open_engine
 

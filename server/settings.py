@@ -57,6 +57,16 @@ class EngineSettings(Section):
     script: Path | None = None
     vocab: Path | None = None
 
+    def check_scripted(self) -> None:
+        """Raise `ValueError` for what the scripted engine does not take."""
+        for name, value in self.overrides.items():
+            if name not in ("context_length", "seats"):
+                raise ValueError(f"engine.overrides.{name}: the scripted engine takes `context_length` and `seats`")
+            if type(value) is not int or value < 1:
+                raise ValueError(f"engine.overrides.{name}: `{value}`: must be a whole number above 0")
+        if self.script is not None and not self.script.is_file():
+            raise ValueError(f"engine.script: `{self.script}`: there is no such file")
+
 
 class ModelSettings(Section):
     """One model by the name that clients send.
@@ -141,6 +151,8 @@ class Settings(BaseSettings):
         names = [name for model, of in self.models.items() for name in (model, *of.aliases)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"models: `{twice[0]}` names two models; names and aliases must differ")
+        if self.engine.kind == "scripted":
+            self.engine.check_scripted()
         if self.tenancy.auth == "off" and not is_loopback(self.http.host):
             raise ValueError(f"tenancy.auth: is `off`, but http.host is `{self.http.host}`; bind to 127.0.0.1 or use keys")
         return self

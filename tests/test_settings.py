@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,22 @@ def test_a_mapping_that_is_not_json_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("K3GW_MODELS", "{m: plain")
 
     assert "models" in mistakes_of()[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ({"overrides": {"seats": -1}}, "engine.overrides.seats: `-1`: must be a whole number"),
+        ({"overrides": {"context_length": "abc"}}, "engine.overrides.context_length: `abc`"),
+        ({"overrides": {"foo": 1}}, "engine.overrides.foo: the scripted engine takes"),
+        ({"script": "/nope.yaml"}, "engine.script: `/nope.yaml`: there is no such file"),
+    ],
+)
+def test_what_the_scripted_engine_does_not_take_is_a_mistake(tmp_path: Path, engine: dict[str, Any], words: str) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(json.dumps({"engine": {"kind": "scripted", **engine}}), encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        load(file)
+
+    [mistake] = caught.value.mistakes
+    assert words in mistake

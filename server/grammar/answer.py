@@ -59,7 +59,8 @@ def compiled(shape: Shape, markup: Markup, bounds: Bounds, library: Library) -> 
         elif schema is None:
             body = sequence(text, choice([tools, EMPTY]))
         else:
-            body = choice([value, sequence(text, tools)])
+            # No text before calls where a form is demanded: it would be an answer that has none.
+            body = choice([value, sequence(*markup.closed("response"), tools)])
     start: tuple[Node, ...] = ()
     if shape.thinking:
         start = (FreeText(0, bounds.think_tokens), *markup.closed("think"), *markup.opened("response"))

@@ -61,7 +61,8 @@ class Shape:
 class Grammar:
     """A grammar as the engine takes it.
 
-    `structural_tag`: JSON. `shortest`: token ids of an answer that has no more than it must, end token included.
+    `structural_tag`: JSON. `shortest`: token ids of an answer that has no more than it must, end token included; empty where even
+    that is too long to be written.
     `unenforced`: paths of what the request asks for and only validation afterwards can tell.
     """
 

@@ -23,6 +23,9 @@ from server.vocabulary.base import Vocabulary
 
 FORMATS: Final = ("kimi_k3", "plain")
 MAX_CACHED: Final = 512
+MAX_SHORTEST: Final = 20_000
+"""Characters and tokens of a shortest answer that is written. Forty levels that each have the next one twice would be 2^40."""
+
 MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -86,8 +89,11 @@ class GrammarFactory:
             return None
         ebnf = Printer(markup.guard, self._excluded).print(found.root, found.rules)
         tag = json.dumps({"type": "structural_tag", "format": {"type": "grammar", "grammar": ebnf}}, ensure_ascii=False)
-        shortest = Shortest(found.rules, found.lengths, self._vocabulary, markup.guard).write(found.root)
-        return Grammar(tag, (*shortest, markup.end), found.unenforced)
+        shortest: tuple[int, ...] = ()
+        if found.lengths.of(found.root) <= MAX_SHORTEST:
+            writer = Shortest(found.rules, found.lengths, self._vocabulary, markup.guard)
+            shortest = (*writer.write(found.root), markup.end)
+        return Grammar(tag, shortest, found.unenforced)
 
 
 def _key(shape: Shape) -> bytes | None:

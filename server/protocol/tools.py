@@ -41,6 +41,12 @@ def check_tools(tools: Sequence[Mapping[str, Any]], where: str, names: set[str])
             raise InvalidRequestError(
                 f"`{param}.type` is `{shown(tool.get('type'))}`; it must be `function`", param=f"{param}.type"
             )
+        if "function" not in tool and "name" in tool:
+            raise InvalidRequestError(
+                f"`{param}.function` is missing; put `name`, `description` and `parameters` into it, as in "
+                '`{"type": "function", "function": {"name": …}}`',
+                param=f"{param}.function",
+            )
         function = _want_object(tool.get("function"), f"{param}.function")
         names.add(_check_function(function, f"{param}.function", names))
 

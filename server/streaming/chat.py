@@ -71,6 +71,14 @@ class ChatShape:
         return {"token": piece.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(piece)}
 
 
+def _escaped(text: str) -> bytes:
+    """`text` as JSON. Line ends of Unicode are escaped: some clients split the stream at them."""
+    data = orjson.dumps(text)
+    if text.isascii():
+        return data
+    return data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029").replace(b"\xc2\x85", b"\\u0085")
+
+
 def new_call_id() -> str:
     """A tool-call id that no other call of any conversation has."""
     return f"call_{secrets.token_hex(12)}"
@@ -118,7 +126,7 @@ class ChatChunks:
             end = self._end
         for event in output.events:
             if type(event) is ContentDelta:
-                frames.append(content_key + orjson.dumps(event.text) + end)
+                frames.append(content_key + _escaped(event.text) + end)
                 end = self._end
             elif type(event) is ReasoningDelta:
                 frames.append(self._reasoning(reasoning_key, event.text))
@@ -134,7 +142,7 @@ class ChatChunks:
         return self._choices[index]
 
     def _reasoning(self, key: bytes, text: str) -> bytes:
-        escaped = orjson.dumps(text)
+        escaped = _escaped(text)
         fields = self._shape.reasoning_fields
         if len(fields) == 2:
             return key + escaped + b',"%s":' % fields[1].encode() + escaped + self._end
@@ -143,7 +151,7 @@ class ChatChunks:
     def _other(self, delta: bytes, event: object) -> bytes:
         if isinstance(event, ToolCallArguments):
             call = b'"tool_calls":[{"index":%d,"function":{"arguments":' % event.index
-            return delta + call + orjson.dumps(event.fragment) + b"}}]" + self._end
+            return delta + call + _escaped(event.fragment) + b"}}]" + self._end
         if isinstance(event, ToolCallStart):
             function = {"name": event.name, "arguments": ""}
             call_start = {"index": event.index, "id": new_call_id(), "type": "function", "function": function}

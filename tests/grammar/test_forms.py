@@ -118,7 +118,8 @@ def test_json_or_calls(trial: Callable[..., Trial]) -> None:
     both = trial(response_format=JSON, tools=[WEATHER])
 
     assert both.takes('{"x":1}', CLOSE_RESPONSE, CLOSE_MESSAGE, END)
-    assert both.takes_calls(*CALL, content="let me look")
+    assert both.takes_calls(*CALL)
+    assert not both.takes_calls(*CALL, content='{"x":1}\n'), "an answer that goes on behind its JSON would never end"
     assert not both.takes("text", CLOSE_RESPONSE, CLOSE_MESSAGE, END)
 
 

@@ -364,3 +364,23 @@ def test_junk_in_a_schema_is_read_around(byte: Speaker, num: int) -> None:
         else:
             assert grammar is not None
             assert byte.read(grammar.shortest).recoveries == {}
+
+
+@pytest.mark.parametrize("depth", [12, 40])
+def test_a_shortest_answer_that_is_too_long_is_not_written(byte: Speaker, depth: int) -> None:
+    """Each level has the next one twice: small to say, and without end to write."""
+    levels = {
+        f"d{level}": {
+            "type": "object",
+            "properties": {key: {"$ref": f"#/$defs/d{level + 1}"} for key in ("a", "b")},
+            "required": ["a", "b"],
+        }
+        for level in range(depth)
+    }
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "required": ["x"], "$defs": {**levels, f"d{depth}": {"const": 1}}}
+    began_s = time.process_time()
+    grammar = byte.factory().make(Shape(tools=[tool(schema)], tool_choice="required"))
+
+    assert grammar is not None
+    assert () == grammar.shortest
+    assert time.process_time() - began_s < 2

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from server.vocabulary.byte import ByteVocabulary
+
 TOOL = {
     "type": "function",
     "function": {
@@ -132,3 +134,27 @@ def test_values_that_hosted_k3_refuses_are_refused_where_that_is_set(start_gatew
     assert 200 == ask(gateway, temperature=0.6).status_code
     [request] = httpx.get(f"{gateway.url}/debug/engine", headers=gateway.headers, timeout=20).json()["requests"]
     assert (0.6, 0.95) == (request["sampling"]["temperature"], request["sampling"]["top_p"])
+
+
+@pytest.mark.parametrize("place", ["content", "reasoning", "arguments"])
+def test_unicodes_line_ends_do_not_split_a_stream(start_gateway: Any, place: str) -> None:
+    """Clients may split a stream with `str.splitlines`, as httpx does."""
+    text = "a\u2028b\u2029c\u0085d"
+    call = [{"call": {"tool": "forecast", "index": 1}}, {"argument": {"key": "days", "value": text}}, "</call>"]
+    replies = {
+        "content": [{"text": text}, {"control": ["</response>", "</message>"]}],
+        "reasoning": [{"text": text}, {"control": ["</think>", "<response>", "</response>", "</message>"]}],
+        "arguments": [{"control": ["</response>", "<tools>", *call, "</tools>", "</message>"]}],
+    }
+    gateway = start_gateway(rules(*replies[place], "stop"), vocabulary=ByteVocabulary())
+    body = {"thinking": {"type": "enabled" if place == "reasoning" else "disabled"}, "stream": True}
+    lines = [line.removeprefix("data: ") for line in ask(gateway, **body).iter_lines() if line]
+
+    assert "[DONE]" == lines.pop()
+    deltas = [json.loads(line)["choices"][0]["delta"] for line in lines]
+    said = {
+        "content": "".join(delta.get("content") or "" for delta in deltas),
+        "reasoning": "".join(delta.get("reasoning") or "" for delta in deltas),
+        "arguments": "".join(call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", ())),
+    }[place]
+    assert text in (said if place != "arguments" else json.loads(said)["days"])
