@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.grammar.automaton import TooLargeError
-
 MAX_WORK: Final = 360_000
 """For one grammar, in microseconds of a usual core, roughly."""
 
@@ -17,8 +15,8 @@ MAX_PART_WORK: Final = 180_000
 """For one tool, or the response: one that is made to hurt leaves something to the others."""
 
 
-class SpentError(TooLargeError):
-    """A budget has nothing left: what was to be made might fit into another grammar."""
+class SpentError(Exception):
+    """A budget has nothing left: what was to be made might fit into another grammar. Never leaves this package."""
 
 
 class Budget:

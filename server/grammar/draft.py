@@ -12,7 +12,7 @@ from typing import Final
 from server.errors import InvalidRequestError
 from server.grammar.automaton import TooLargeError
 from server.grammar.base import Bounds
-from server.grammar.budget import MAX_PART_WORK, MAX_WORK, Budget
+from server.grammar.budget import MAX_PART_WORK, MAX_WORK, Budget, SpentError
 from server.grammar.derivation import ENDLESS, Lengths
 from server.grammar.library import Library
 from server.grammar.markup import Markup
@@ -73,7 +73,7 @@ class Draft:
                 if self.lengths.of(node) < ENDLESS:
                     self.unenforced += notes
                     return node
-        except (TooLargeError, RecursionError):
+        except (TooLargeError, SpentError, RecursionError):
             self.unenforced.append(root.path)
             self._lift_limits()
             return otherwise()

@@ -11,7 +11,7 @@ from typing import Final
 
 from server.grammar import automaton, numbers, regex
 from server.grammar.automaton import Automaton, TooLargeError
-from server.grammar.budget import Budget, SpentError
+from server.grammar.budget import Budget
 from server.grammar.characters import CharSet
 from server.grammar.numbers import Bound
 from server.grammar.regex import UnsupportedError
@@ -33,21 +33,19 @@ class Library:
         self._work = Budget(0)
 
     def begin(self, work: Budget) -> None:
-        """Another grammar is made. What it needs beyond `work` and `MAX_NEW_STATES` raises `TooLargeError`."""
+        """Another grammar is made.
+
+        What it needs beyond `work` raises `SpentError`, beyond `MAX_NEW_STATES` `TooLargeError`.
+        """
         self._num_new_states = 0
         self._work = work
 
     def pattern(self, pattern: str) -> Automaton | None:
-        """The texts in which a regular expression is found, None where there is no automaton for it.
-
-        Raises `TooLargeError` where there might be one, but not in this grammar.
-        """
+        """The texts in which a regular expression is found, None where there is no automaton for it."""
 
         def make() -> Automaton | None:
             try:
                 return regex.compiled(pattern, self._work.spend)
-            except SpentError:
-                raise
             except (UnsupportedError, TooLargeError):
                 return None
 

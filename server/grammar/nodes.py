@@ -115,7 +115,7 @@ def choice(options: Iterable[Node]) -> Node:
 
 
 class Rules:
-    """The rules of one grammar. Raises `TooLargeError` where they have more nodes than `room` allows."""
+    """The rules of one grammar. Raises `SpentError` where they have more nodes than `room` allows."""
 
     def __init__(self, room: Budget) -> None:
         self.nodes: dict[str, Node] = {}
