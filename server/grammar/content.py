@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,8 +15,8 @@ import msgspec
 from server.grammar.base import Shape
 
 LARGE_BYTES: Final = 256 * 1024
-_NODE_BYTES: Final = 16
-"""What each value counts at least, so that looking takes a millisecond at most."""
+_NODE_BYTES: Final = 128
+"""What each value counts at least, so that a look ends after some 2,000 of them and takes less than half a millisecond."""
 
 
 def key_of(shape: Shape) -> bytes | None:
@@ -44,7 +43,7 @@ def is_large(shape: Shape) -> bool:
         left -= _NODE_BYTES
         if isinstance(value, str):
             left -= len(value)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             if len(value) * _NODE_BYTES > left:
                 return True
             left -= sum(map(len, value))
