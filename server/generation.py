@@ -86,7 +86,7 @@ class Generator:
         """What holds the answer to `shape`; None where nothing has to, or may. Raises `InvalidRequestError`."""
         if job.model.settings.grammar == "off" or job.sampling.get("ignore_eos"):  # an answer that can't end fits no grammar
             return None
-        return await self._grammars[job.model.format].grammar(shape)
+        return await self._grammars[job.model.format].grammar(shape, job.context.tenant.name)
 
     def cache_salt(self, job: Job) -> str:
         """Of the tenant's cache group, never empty."""

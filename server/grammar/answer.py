@@ -18,7 +18,6 @@ from server.grammar.draft import Draft
 from server.grammar.library import Library
 from server.grammar.markup import Markup
 from server.grammar.nodes import EMPTY, FreeText, Node, choice, sequence
-from server.grammar.roots import root_part
 from server.grammar.schema import Part
 
 MAX_RESPONSE_NODES: Final = 24_000
@@ -39,7 +38,6 @@ def compiled(shape: Shape, markup: Markup, bounds: Bounds, library: Library) -> 
 
     Raises `InvalidRequestError` where no answer is possible.
     """
-    library.begin()
     draft = Draft(markup, bounds, library)
     forced = shape.tool_choice == "required" or shape.named is not None
     calls = shape.tool_choice != "none" and bool(shape.tools)
@@ -82,7 +80,7 @@ def response_schema(response_format: Mapping[str, Any] | None) -> Part | None:
     if isinstance(schema, Mapping):
         for key in ("schema", "json_schema"):
             if key in schema:
-                return root_part(schema[key], f"{path}.{key}")
+                return Part(schema[key], f"{path}.{key}")
     return Part(schema, path)
 
 
@@ -91,7 +89,7 @@ def _json(draft: Draft, root: Part) -> Node:
     anything = draft.compiler(Part({}, root.path), lambda path: None, spaced=False, any_order=None)
     return draft.hold(
         root,
-        lambda compiler, depth: compiler.json((root,), depth, inside=False),
+        lambda compiler, depth: compiler.json((compiler.document.root,), depth, inside=False),
         lambda: anything.json((), draft.bounds.depth, inside=False),
         most_nodes=MAX_RESPONSE_NODES,
         spaced=False,

@@ -20,6 +20,8 @@ MAX_STATES: Final = 1200
 _MAX_MERGED: Final = 160
 
 State = TypeVar("State", bound=Hashable)
+Spend = Callable[[int], object]
+"""Is told of work before it is done, in microseconds; raises where it is too much."""
 
 
 class TooLargeError(Exception):
@@ -100,12 +102,13 @@ def words(texts: Iterable[str]) -> Automaton:
     return trimmed(Automaton(edges, tuple(accepting)))
 
 
-def intersection(one: Automaton, other: Automaton) -> Automaton:
+def intersection(one: Automaton, other: Automaton, spend: Spend = int) -> Automaton:
     """Texts of both. Raises `TooLargeError`."""
     if one.empty or other.empty:
         return NOTHING
 
     def edges(state: tuple[int, int]) -> Iterable[tuple[CharSet, tuple[int, int]]]:
+        spend(_work_of_pairs(one.edges[state[0]], other.edges[state[1]]))
         for left, left_target in one.edges[state[0]]:
             for right, right_target in other.edges[state[1]]:
                 if both := characters.intersection(left, right):
@@ -119,17 +122,18 @@ def union(one: Automaton, other: Automaton) -> Automaton:
     return _combined(one, other, lambda left, right: left or right)
 
 
-def difference(one: Automaton, other: Automaton) -> Automaton:
+def difference(one: Automaton, other: Automaton, spend: Spend = int) -> Automaton:
     """Texts of `one` that are not of `other`. Raises `TooLargeError`."""
-    return _combined(one, other, lambda left, right: left and not right)
+    return _combined(one, other, lambda left, right: left and not right, spend)
 
 
-def _combined(one: Automaton, other: Automaton, accepts: Callable[[bool, bool], bool]) -> Automaton:
+def _combined(one: Automaton, other: Automaton, accepts: Callable[[bool, bool], bool], spend: Spend = int) -> Automaton:
     """Texts by whether each of the two accepts them. A state is one of each, None where that one has failed."""
 
     def edges(state: tuple[int | None, int | None]) -> Iterable[tuple[CharSet, tuple[int | None, int | None]]]:
         lefts = one.edges[state[0]] if state[0] is not None else ()
         rights = other.edges[state[1]] if state[1] is not None else ()
+        spend(_work_of_pairs(lefts, rights))
         for left, left_target in lefts:
             rest = left
             for right, right_target in rights:
@@ -148,6 +152,12 @@ def _combined(one: Automaton, other: Automaton, accepts: Callable[[bool, bool], 
         return accepts(left is not None and one.accepting[left], right is not None and other.accepting[right])
 
     return explored((None if one.empty else 0, None if other.empty else 0), edges, accepting)
+
+
+def _work_of_pairs(lefts: Sequence[tuple[CharSet, int]], rights: Sequence[tuple[CharSet, int]]) -> int:
+    """What it takes to look at each edge of one state beside each of another's."""
+    num_left, num_right = sum(len(chars) for chars, _ in lefts), sum(len(chars) for chars, _ in rights)
+    return 20 + num_left * (1 + len(rights)) + num_right * (1 + len(lefts))
 
 
 def behind(chars: CharSet, one: Automaton) -> Automaton:

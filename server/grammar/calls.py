@@ -17,7 +17,6 @@ from server.grammar.draft import Draft
 from server.grammar.keys import Layout, Member, members
 from server.grammar.nodes import EMPTY, NOTHING, Literal, Node, Repeat, Word, choice, sequence
 from server.grammar.regex import compiled
-from server.grammar.roots import root_part
 from server.grammar.schema import Part, Parts
 from server.grammar.values import ValueCompiler
 from server.vocabulary.utf8 import well_formed
@@ -73,18 +72,18 @@ class Calls:
         if self._shape.strict_only and function.get("strict") is not True:
             return self._well_formed()
         parameters = function.get("parameters")
-        root = root_part({} if parameters is None else parameters, f"{path}.parameters")
         return self._draft.hold(
-            root,
-            lambda compiler, depth: self._objects(compiler, root, depth),
+            Part({} if parameters is None else parameters, f"{path}.parameters"),
+            self._objects,
             self._well_formed,
             most_nodes=MAX_TOOL_NODES,
             spaced=True,
             any_order=self._any_order,
         )
 
-    def _objects(self, compiler: ValueCompiler, root: Part, depth: int | None) -> Node:
-        """The arguments of all objects that `root` allows."""
+    def _objects(self, compiler: ValueCompiler, depth: int | None) -> Node:
+        """The arguments of all objects that the compiler's document allows."""
+        root = compiler.document.root
         ways = compiler.ways((root,), depth)
         objects = [way for way in ways if way.kind == "object" and way.values is None]
         if len(objects) < len(ways) and not _untyped(root.schema):
@@ -94,7 +93,7 @@ class Calls:
         return choice(self._object(compiler, way.parts, way.depth) for way in objects)
 
     def _object(self, compiler: ValueCompiler, parts: Parts, depth: int | None) -> Node:
-        fields = Fields(parts, compiler.strings, compiler.note)
+        fields = Fields(parts, compiler.strings, compiler.note, compiler.work)
         given: list[Member] = []
         for key, values in fields.declared.items():
             node: Node = NOTHING

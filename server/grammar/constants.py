@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from server.grammar.budget import Budget
 from server.grammar.characters import ANY
 from server.grammar.equality import identity, kind_of
 from server.grammar.schema import Parts, integer
@@ -20,7 +21,7 @@ _INNER: Final = (
 )
 
 
-def constants(parts: Parts, kinds: list[str], strings: Strings, note: Callable[[str], None]) -> list[Any] | None:
+def constants(parts: Parts, kinds: list[str], strings: Strings, note: Callable[[str], None], work: Budget) -> list[Any] | None:
     """The values that `parts` list, without those that their other keywords forbid; None where they list none.
 
     Objects and arrays are not looked into: what else the schema says about them is noted.
@@ -33,6 +34,7 @@ def constants(parts: Parts, kinds: list[str], strings: Strings, note: Callable[[
             lists.append(part.schema["enum"])
     if not lists:
         return None
+    work.spend(3 * sum(map(len, lists)))
     values = min(lists, key=len)
     for other in lists:
         if other is not values:

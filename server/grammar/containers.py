@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from server.grammar.automaton import Automaton, TooLargeError
 from server.grammar.base import Bounds
+from server.grammar.budget import Budget
 from server.grammar.characters import ANY, CharSet
 from server.grammar.constants import spellable
 from server.grammar.keys import MAX_COUNTED, Layout, Member, members
@@ -23,6 +24,7 @@ MAX_REPEATED: Final = 500
 MAX_BOUNDED_NAME: Final = 24
 """Characters of an undeclared key, where texts are bounded at all."""
 
+_WORK_OF_KEY: Final = 10
 _OPEN_ARRAY: Final = Literal("[", syntax=True)
 _CLOSE_ARRAY: Final = Literal("]", syntax=True)
 _OPEN_OBJECT: Final = Literal("{", syntax=True)
@@ -38,6 +40,7 @@ class Compiler(Protocol):
     library: Library
     strings: Strings
     note: Callable[[str], None]
+    work: Budget
     dead: list[str]
     any_order: int | None
     comma: Node
@@ -54,7 +57,7 @@ class Fields:
     values, None where there may be none: unless a schema says otherwise, what it declares is all that may come.
     """
 
-    def __init__(self, parts: Parts, strings: Strings, note: Callable[[str], None]) -> None:
+    def __init__(self, parts: Parts, strings: Strings, note: Callable[[str], None], work: Budget) -> None:
         self._parts = parts
         self._strings = strings
         self.declared: dict[str, Parts | None] = {}
@@ -66,11 +69,14 @@ class Fields:
         self.high: int | None = None
         self._note = note
         tables = [(part, mapping(part, "properties", note), self._compiled(part)) for part in parts]
-        for part, properties, _ in tables:
+        for part, properties, patterns in tables:
+            work.spend(2 * len(properties) + len(tables) * len(patterns))
             self._read_counts(part)
             self.declared.update(dict.fromkeys(properties))
         self.declared.update(dict.fromkeys(sorted(self.required)))
+        num_patterns = sum(len(patterns) for _, _, patterns in tables)
         for key in self.declared:
+            work.spend(_WORK_OF_KEY + len(tables) + num_patterns * (1 + len(key)))
             self.declared[key] = _value_of(key, tables)
         for part, _, patterns in tables:
             for automaton, schema in patterns:
@@ -148,7 +154,7 @@ def _others(tables: list[tuple[Part, Mapping[str, Any], list[tuple[Automaton, Pa
 
 def object_node(compiler: Compiler, parts: Parts, depth: int | None, level: int) -> Node:
     """Any object of `parts`."""
-    fields = Fields(parts, compiler.strings, compiler.note)
+    fields = Fields(parts, compiler.strings, compiler.note, compiler.work)
     given: list[Member] = []
     for key, values in fields.declared.items():
         required = key in fields.required
@@ -228,7 +234,7 @@ def array_node(compiler: Compiler, parts: Parts, depth: int | None, level: int) 
         high = max(low, compiler.bounds.items) if high is None else min(high, max(low, compiler.bounds.items))
     if high is not None and high < low:
         return NOTHING
-    first, rest = _items(parts)
+    first, rest = _items(parts, compiler.work)
     left = depth - 1 if depth is not None and not rest else depth
     following = NOTHING if rest is None else compiler.json(rest, left, inside=True, level=level + 1)
     nodes = [compiler.json(item, depth, inside=True, level=level + 1) for item in first]
@@ -258,7 +264,7 @@ def _items_from(compiler: Compiler, nodes: list[Node], following: Node, low: int
     return behind
 
 
-def _items(parts: Parts) -> tuple[list[Parts], Parts | None]:
+def _items(parts: Parts, work: Budget) -> tuple[list[Parts], Parts | None]:
     """The schemas of the first items, and those of all further ones, None where there may be none."""
     tables: list[tuple[list[Part], Part | bool | None]] = []
     for part in parts:
@@ -267,11 +273,13 @@ def _items(parts: Parts) -> tuple[list[Parts], Parts | None]:
         key, rest = ("prefixItems", "items") if isinstance(prefix, list) else ("items", "additionalItems")
         first = prefix if isinstance(prefix, list) else items if isinstance(items, list) else []
         after = part.schema.get(rest) if first else items
+        work.spend(2 * len(first))
         here = [Part(schema, part.below(key, index)) for index, schema in enumerate(first)]
         further: Part | bool | None = False if after is False else Part(after, part.below("items" if not first else rest))
         tables.append((here, None if after is None or after is True else further))
     count = max((len(first) for first, _ in tables), default=0)
     positions: list[Parts] = []
+    work.spend(count * len(tables))
     for index in range(count + 1):
         found: list[Part] = []
         for first, further in tables:

@@ -30,6 +30,11 @@ def mark_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def size_of_mark(mark: Mapping[str, Any]) -> int:
+    """How many constants it has."""
+    return len(mark["own"] or ()) + sum(map(len, mark["constants"].values()))
+
+
 def _identities(values: Sequence[Any]) -> frozenset[Hashable]:
     return frozenset(map(identity, values))
 

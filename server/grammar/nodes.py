@@ -12,7 +12,8 @@ from collections.abc import Sequence as Sequenced
 from dataclasses import dataclass
 from typing import Final
 
-from server.grammar.automaton import Automaton, TooLargeError
+from server.grammar.automaton import Automaton
+from server.grammar.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +115,14 @@ def choice(options: Iterable[Node]) -> Node:
 
 
 class Rules:
-    """The rules of one grammar. Raises `TooLargeError` where they are limited and have more nodes than that (see `allow`)."""
+    """The rules of one grammar. Raises `SpentError` where they have more nodes than `room` allows."""
 
-    def __init__(self, most_nodes: int) -> None:
+    def __init__(self, room: Budget) -> None:
         self.nodes: dict[str, Node] = {}
         self.paths: dict[str, str] = {}
         """Rule -> where in the request it comes from, for those that come from a schema."""
         self._names: dict[Node, str] = {}
-        self._left = most_nodes
-        self._allowed: int | None = None
+        self._room = room
         self._serial = 0
 
     def reserve(self, hint: str, path: str | None = None) -> Reference:
@@ -136,7 +136,7 @@ class Rules:
 
     def define(self, reference: Reference, node: Node) -> None:
         """Say what a reserved name stands for."""
-        self._spend(node)
+        self._room.spend(sum(_size(part) for part in walk(node)))
         self.nodes[reference.name] = node
 
     def forget(self, reference: Reference) -> None:
@@ -154,18 +154,6 @@ class Rules:
             self.define(reference, node)
             name = self._names[node] = reference.name
         return Reference(name)
-
-    def allow(self, most_nodes: int | None) -> None:
-        """Let the next rules have so many nodes, within what all may have; None: as many as they need."""
-        self._allowed = most_nodes
-
-    def _spend(self, node: Node) -> None:
-        size = sum(_size(part) for part in walk(node))
-        self._left -= size
-        if self._allowed is not None:
-            self._allowed -= size
-            if self._allowed < 0 or self._left < 0:
-                raise TooLargeError("a grammar")
 
 
 def walk(node: Node) -> Iterator[Node]:

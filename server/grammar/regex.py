@@ -16,7 +16,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from server.grammar import automaton, characters
-from server.grammar.automaton import Automaton, TooLargeError
+from server.grammar.automaton import Automaton, Spend, TooLargeError
 from server.grammar.characters import ANY, CharSet, charset
 
 _MAX_CHARS: Final = 2000
@@ -49,7 +49,7 @@ class UnsupportedError(Exception):
     """The expression is none, or can't be held. Never leaves this package."""
 
 
-def compiled(pattern: str) -> Automaton:
+def compiled(pattern: str, spend: Spend = int) -> Automaton:
     """All texts in which `pattern` is found. Raises `UnsupportedError` and `TooLargeError`."""
     items = _parsed(pattern)
     looks: list[tuple[bool, Any]] = []
@@ -57,10 +57,10 @@ def compiled(pattern: str) -> Automaton:
         while len(items) > 1 and items[1][0] in (codes.ASSERT, codes.ASSERT_NOT) and items[1][1][0] == 1:
             looks.append((items[1][0] == codes.ASSERT, items[1][1][1]))
             del items[1]
-    whole = _automaton(items)
+    whole = _automaton(items, spend)
     for wanted, look in looks:
-        found = _automaton([items[0], *look])
-        whole = automaton.intersection(whole, found) if wanted else automaton.difference(whole, found)
+        found = _automaton([items[0], *look], spend)
+        whole = (automaton.intersection if wanted else automaton.difference)(whole, found, spend)
     return automaton.restricted(whole, _UNDISPUTED)
 
 
@@ -82,7 +82,8 @@ def _parsed(pattern: str) -> list[Any]:
 class _Nfa:
     """States with edges on characters and free ones, which may hold at the text's start or end only."""
 
-    def __init__(self) -> None:
+    def __init__(self, spend: Spend) -> None:
+        self._spend = spend
         self.steps: list[list[tuple[CharSet, int]]] = []
         self.free: list[list[tuple[int, int]]] = []
         self._num_reached = 0
@@ -164,14 +165,15 @@ class _Nfa:
                     found.add(reached)
                     queue.append(reached)
         self._num_reached += len(found)
+        self._spend(10 + 3 * len(found))
         if self._num_reached > _MAX_REACHED:
             raise TooLargeError("a pattern")
         return frozenset(found)
 
 
-def _automaton(items: Sequence[Any]) -> Automaton:
+def _automaton(items: Sequence[Any], spend: Spend) -> Automaton:
     """All texts in which the parsed expression is found."""
-    nfa = _Nfa()
+    nfa = _Nfa(spend)
     start = nfa.state()
     nfa.steps[start].append((ANY, start))
     end = nfa.sequence(items, start)

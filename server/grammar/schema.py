@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from server.grammar.automaton import TooLargeError
-from server.grammar.exclusion import are_apart, mark_of
+from server.grammar.budget import Budget
+from server.grammar.exclusion import are_apart, mark_of, size_of_mark
 
 KINDS: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
 MAX_BRANCHES: Final = 64
@@ -21,20 +22,14 @@ _MAX_PARTS: Final = 64
 _MAX_REFERENCES: Final = 1000
 """Different ones in a schema; where each leads is looked at for each."""
 
-
 _NEVER: Final = (
     *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains", "unevaluatedItems"),
     *("unevaluatedProperties", "$dynamicRef", "$recursiveRef"),
 )
 _IMPLIED: Final = {
     "object": (
-        "properties",
-        "required",
-        "additionalProperties",
-        "patternProperties",
-        "propertyNames",
-        "minProperties",
-        "maxProperties",
+        *("properties", "required", "additionalProperties", "patternProperties"),
+        *("propertyNames", "minProperties", "maxProperties"),
     ),
     "array": ("items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems"),
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -67,10 +62,11 @@ class Branch(NamedTuple):
 class Document:
     """One schema with all that it refers to."""
 
-    def __init__(self, root: Part, note: Callable[[str], None]) -> None:
-        """`note` is told the path of each thing that won't be enforced."""
+    def __init__(self, root: Part, note: Callable[[str], None], work: Budget) -> None:
+        """`note` is told the path of each thing that won't be enforced. `work`: what may be spent on reading it."""
         self.root = root
         self.note = note
+        self.work = work
         self._recursive: dict[str, bool] = {}
         self._inner: dict[int, frozenset[str]] = {}  # references in a schema, by its id
         self._elsewhere = _inner_references(root.schema)
@@ -81,6 +77,7 @@ class Document:
         queue: list[tuple[list[Part], list[Part], frozenset[int], bool]] = [(list(parts), [], frozenset(), False)]
         while queue:
             todo, flat, seen, recursive = queue.pop()
+            self.work.spend(5 + len(todo) // 8)
             if not todo:
                 done.append(Branch(tuple(flat), recursive))
                 continue
@@ -146,6 +143,7 @@ class Document:
             return None if named is None else Part(named, self.root.path)
         node: Any = self.root.schema
         path = self.root.path
+        self.work.spend(len(reference) // 4)
         for key in reference[2:].split("/"):
             name = _unescaped(key)
             if isinstance(node, Mapping) and name in node:
@@ -162,7 +160,7 @@ class Document:
     def _named(self) -> Mapping[str, Mapping[str, Any]]:
         """Reference by name -> the first schema that has the name."""
         named: dict[str, Mapping[str, Any]] = {}
-        for schema in _schemas(self.root.schema):
+        for schema in objects_in(self.root.schema):
             for key, mark in (("$anchor", "#"), ("$id", "")):
                 if isinstance(name := schema.get(key), str):
                     named.setdefault(mark + name, schema)
@@ -193,6 +191,7 @@ class Document:
             return groups
         if len(options) * len(groups) > MAX_BRANCHES:
             raise TooLargeError("a combination of schemas")
+        self.work.spend(2 * len(options) * len(groups))
         if key == "oneOf" and len(options) > 1 and not self._exclusive(options):
             self.note(part.below(key))
         return [[Part(option, part.below(key, index)), *group] for group in groups for index, option in enumerate(options)]
@@ -206,7 +205,9 @@ class Document:
                 option = target.schema if target else option
             if not isinstance(option, Mapping):
                 return False
-            marks.append(mark_of(option))
+            mark = mark_of(option)
+            self.work.spend(5 + size_of_mark(mark))
+            marks.append(mark)
         return all(are_apart(one, other) for index, one in enumerate(marks) for other in marks[:index])
 
     def _is_recursive(self, reference: str) -> bool:
@@ -217,7 +218,9 @@ class Document:
             seen: set[str] = set()
             queue = [reference]
             while queue:
-                new = self._references_behind(queue.pop()) - seen
+                behind = self._references_behind(queue.pop())
+                self.work.spend(2 + len(behind) // 8)
+                new = behind - seen
                 seen |= new
                 queue += new
             self._recursive[reference] = reference in seen
@@ -229,8 +232,12 @@ class Document:
         if target is None:
             return frozenset()
         if id(target.schema) not in self._inner:
-            found = (schema.get("$ref") for schema in _schemas(target.schema))
-            self._inner[id(target.schema)] = frozenset(name for name in found if isinstance(name, str))
+            found: set[str] = set()
+            for schema in objects_in(target.schema):
+                self.work.spend(1)
+                if isinstance(name := schema.get("$ref"), str):
+                    found.add(name)
+            self._inner[id(target.schema)] = frozenset(found)
         return self._inner[id(target.schema)]
 
 
@@ -256,7 +263,7 @@ def mapping(part: Part, key: str, note: Callable[[str], None]) -> Mapping[str, A
     return {}
 
 
-def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
+def objects_in(schema: Any) -> Iterator[Mapping[str, Any]]:
     """Every object in `schema`, itself included."""
     queue = [schema]
     while queue:
@@ -271,10 +278,17 @@ def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
 def _inner_references(root: Any) -> set[str]:
     """References in schemas with an `$id` of their own, where `#` is not the whole document."""
     found: set[str] = set()
-    for schema in _schemas(root):
-        name = schema.get("$id")
-        if schema is not root and isinstance(name, str) and not name.startswith("#"):
-            found.update(inner["$ref"] for inner in _schemas(schema) if isinstance(inner.get("$ref"), str))
+    queue = [(root, False)]
+    while queue:
+        node, is_inner = queue.pop()
+        if isinstance(node, Mapping):
+            name = node.get("$id")
+            is_inner = is_inner or (node is not root and isinstance(name, str) and not name.startswith("#"))
+            if is_inner and isinstance(reference := node.get("$ref"), str):
+                found.add(reference)
+            queue += [(value, is_inner) for value in node.values()]
+        elif isinstance(node, list):
+            queue += [(value, is_inner) for value in node]
     return found
 
 

@@ -164,7 +164,7 @@ def other_names(
     narrow = chars if not declared and not patterns else characters.intersection(chars, _IDENTIFIER)
     found = library.restricted(names, chars) if names is not None else library.lengths(1, None, narrow)
     if declared:
-        found = automaton.difference(found, automaton.words(declared))
+        found = library.other_words(found, declared)
     for pattern in patterns:
-        found = automaton.difference(found, pattern)
+        found = library.without(found, pattern)
     return found

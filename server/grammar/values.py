@@ -41,6 +41,7 @@ from server.grammar.strings import Strings
 MAX_LEVELS: Final = 60
 _QUOTE: Final = Literal('"', syntax=True)
 _TAGS: Final = {"integer": "number"}
+_WORK_OF_VALUE: Final = 20
 
 
 class Way(NamedTuple):
@@ -72,6 +73,7 @@ class ValueCompiler:
         self.bounds = bounds
         self.any_order = any_order
         self.note = document.note
+        self.work = document.work
         self.library = library
         self.strings = Strings(library, document.note, bounds.exact_chars)
         self.quoted = QUOTED
@@ -92,6 +94,7 @@ class ValueCompiler:
         """
         if level > MAX_LEVELS:
             raise TooLargeError("nesting")
+        self.work.spend(_WORK_OF_VALUE)
         parts = tuple(part for part in parts if part.schema is not True and part.schema != {})
         key = (tuple(id(part.schema) for part in parts), depth, inside)
         if key in self._known:
@@ -126,11 +129,12 @@ class ValueCompiler:
         """All ways to satisfy `parts`."""
         found: list[Way] = []
         for branch in self.document.branches(parts):
+            self.work.spend(_WORK_OF_VALUE * (1 + len(branch.parts) // 4))
             left = depth - 1 if depth is not None and branch.recursive else depth
             if left is not None and left < 0:
                 continue
             kinds = self.document.kinds(branch.parts)
-            values = constants(branch.parts, kinds, self.strings, self.note)
+            values = constants(branch.parts, kinds, self.strings, self.note, self.work)
             if values is None:
                 scalars = left == 0 and not branch.parts
                 found += [Way(kind, branch.parts, left) for kind in kinds if not scalars or kind not in ("object", "array")]
