@@ -102,7 +102,10 @@ class Strings:
         if low:
             found = self._or_note(self._with_length(found, low, None, chars), found, parts, "minLength")
         if high is not None:
-            found = self._or_note(self._with_length(found, 0, high, chars), found, parts, "maxLength")
+            narrowed = self._with_length(found, 0, high, chars)
+            if narrowed is None and cap is not None:  # shorter than it need be, but not without end
+                narrowed = self.capped(found, min(cap, high), chars)
+            found = self._or_note(narrowed, found, parts, "maxLength")
         return found
 
     def capped(self, found: Automaton, cap: int, chars: CharSet) -> Automaton:

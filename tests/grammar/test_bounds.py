@@ -11,6 +11,7 @@ from server.grammar.automaton import Automaton
 from server.grammar.characters import ANY
 from server.grammar.library import Library
 from server.grammar.numbers import Bound, number
+from server.grammar.schema import Part
 from server.grammar.strings import Strings
 
 CAP = 96
@@ -47,6 +48,20 @@ def test_patterns_end(pattern: str) -> None:
     assert not is_endless(capped)
     assert found.accepts(capped.shortest())
     assert len(capped.shortest()) == len(found.shortest())
+
+
+@pytest.mark.parametrize("high", [None, 5, 20, 60, 64, 65, 300])
+@pytest.mark.parametrize("low", [None, 0, 4])
+@pytest.mark.parametrize("patterns", [(), ("[0-9]",), ("[0-9]", "[a-z]"), ("[0-9]", "[a-z]", "[A-Z]"), (r"^\S+@\S+$", "x")])
+def test_texts_end_whatever_they_are_held_to(patterns: tuple[str, ...], low: int | None, high: int | None) -> None:
+    lengths = {key: value for key, value in (("minLength", low), ("maxLength", high)) if value is not None}
+    parts = (Part(lengths, "s"), *(Part({"pattern": pattern}, "s") for pattern in patterns))
+    noted: list[str] = []
+    text = Strings(Library(), noted.append, exact=64).text(parts, ANY, CAP)
+
+    assert not text.automaton.empty
+    assert not is_endless(text.automaton)
+    assert len(text.automaton.shortest()) >= (low or 0)
 
 
 def test_a_pattern_that_is_longer_than_the_cap_stays() -> None:
