@@ -137,7 +137,7 @@ async def _main() -> None:
 if __name__ == "__main__":
     from server import environment, logs
     from server.engine.profiles import load_profile
-    from server.settings import LogSettings
+    from server.sections import LogSettings
 
     environment.apply(load_profile("cpu-demo").environment)
     logs.configure(LogSettings())

@@ -9,15 +9,47 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, frozen=True)
+class Limits:
+    """What a tenant may do at once and in any minute; None for no limit.
+
+    `input_tokens` count whole prompts, `uncached_input_tokens` what of them was not in the prefix cache. `max_context_tokens`:
+    prompt and answer of one request together.
+    """
+
+    requests_per_minute: int | None = None
+    input_tokens_per_minute: int | None = None
+    uncached_input_tokens_per_minute: int | None = None
+    output_tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    max_context_tokens: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Budget:
+    """What a tenant may spend in a calendar day and month (UTC); None for no bound. Tokens are input and output together."""
+
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+    nano_usd_per_day: int | None = None
+    nano_usd_per_month: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
 class Tenant:
     """A customer of the gateway.
 
-    `models`: names the tenant may use, or None for all. `cache_group`: tenants of one group share prefix-cache entries.
+    `models`: names the tenant may use, or None for all. `cache_group`: tenants that name the same one share prefix-cache
+    entries; None shares with nobody. `weight`: its share of a busy engine, against the others' weights. `suspended`: its keys
+    are known, and refused.
     """
 
     name: str
     models: frozenset[str] | None = None
-    cache_group: str = ""
+    cache_group: str | None = None
+    weight: float = 1.0
+    limits: Limits = Limits()
+    budget: Budget = Budget()
+    suspended: bool = False
 
     def may_use(self, model: str) -> bool:
         """Whether `model` (a configured name, not an alias) is open to this tenant."""

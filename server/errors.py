@@ -4,14 +4,20 @@
     ├── InvalidRequestError          400  the request is malformed or contradicts itself; `param` names the field
     │   └── ContextLengthError       400  the prompt leaves no room in the context
     ├── AuthenticationError          401  no key, or not one of ours
-    ├── PermissionDeniedError        403  a known model that this tenant may not use
+    ├── PermissionDeniedError        403  a known model that this tenant may not use, or a tenant that is suspended
     ├── NotFoundError                404  no such path or object
     │   └── ModelNotFoundError       404  no such model
     ├── MethodNotAllowedError        405  the path exists, the method does not
     ├── BodyTooLargeError            413  more bytes than `http.max_body_bytes`
+    ├── ConflictError                409  the object is not in a state for this
     ├── HeadersTooLargeError         431  URL and headers are larger than the gateway reads
+    ├── RateLimitError               429  the tenant has reached one of its limits; `retry_after_s` says when there is room
+    │   └── InsufficientQuotaError   429  the tenant's budget is spent
+    ├── DeadlineError                504  the request took longer than `admission.request_timeout_s`
     ├── OverloadedError              503  try again later; `retry_after_s` says when
     │   ├── DrainingError            503  this replica is shutting down
+    │   ├── QueueTimeoutError        503  no seat came free within `admission.queue_timeout_s`
+    │   ├── LimitsAwayError          503  the limits store can't be reached, and `storage.limits_away` is `closed`
     │   └── EngineDeadError          503  the engine is gone; this process will end
     └── InternalError                500  a fault of ours
         ├── EngineError              500  the engine failed on this request
@@ -79,7 +85,7 @@ class AuthenticationError(GatewayError):
 
 
 class PermissionDeniedError(GatewayError):
-    """The tenant may not use this model."""
+    """The tenant may not use this model, or nothing at all."""
 
     status = 403
     type = "permission_error"
@@ -134,6 +140,50 @@ class HeadersTooLargeError(GatewayError):
     outcome = "invalid"
 
 
+class ConflictError(GatewayError):
+    """The object exists, and is not in a state for what was asked."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
+    log_level = logging.INFO
+    outcome = "invalid"
+
+
+class RateLimitError(GatewayError):
+    """A limit of the tenant's is reached. `reason` names it in metrics: `requests`, `input_tokens`, `concurrent_requests` …"""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    log_level = logging.INFO
+    outcome = "limited"
+
+    def __init__(self, message: str, *, reason: str = "requests", param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, param=param, retry_after_s=retry_after_s)
+        self.reason = reason
+
+
+class InsufficientQuotaError(RateLimitError):
+    """The tenant's budget for the day or the month is spent, before the work or during it."""
+
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+    outcome = "over_budget"
+
+    def __init__(self, message: str, *, reason: str = "budget", param: str | None = None, retry_after_s: int = 60) -> None:
+        super().__init__(message, reason=reason, param=param, retry_after_s=retry_after_s)
+
+
+class DeadlineError(GatewayError):
+    """The request took longer than any may."""
+
+    status = 504
+    code = "deadline_exceeded"
+    log_level = logging.WARNING
+    outcome = "timeout"
+
+
 class OverloadedError(GatewayError):
     """Nothing is wrong with the request; try again in `retry_after_s`, which is always set."""
 
@@ -146,6 +196,11 @@ class OverloadedError(GatewayError):
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 5) -> None:
         super().__init__(message, param=param, retry_after_s=retry_after_s)
 
+    @property
+    def reason(self) -> str:
+        """What metrics call it."""
+        return self.code or "overloaded"
+
 
 class DrainingError(OverloadedError):
     """This replica is shutting down and takes no new work."""
@@ -153,12 +208,25 @@ class DrainingError(OverloadedError):
     code = "draining"
 
 
+class QueueTimeoutError(OverloadedError):
+    """The request waited for a seat as long as one may, and got none."""
+
+    code = "queue_timeout"
+
+
+class LimitsAwayError(OverloadedError):
+    """Whether the tenant is within its limits can't be known now, and the gateway is set to refuse then."""
+
+    code = "limits_unavailable"
+    log_level = logging.ERROR
+
+
 class EngineDeadError(OverloadedError):
     """The engine process is gone. It does not come back in this process."""
 
     code = "engine_dead"
     log_level = logging.ERROR
-    outcome = "error"
+    outcome = "engine_dead"
 
 
 class InternalError(GatewayError):

@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-from server.settings import LogSettings
+from server.sections import LogSettings
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 

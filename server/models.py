@@ -10,7 +10,27 @@ from dataclasses import dataclass, field
 
 from server.context import Tenant
 from server.errors import ModelNotFoundError, PermissionDeniedError
-from server.settings import ModelSettings
+from server.sections import ModelSettings, PriceSettings
+
+
+@dataclass(slots=True, frozen=True)
+class Price:
+    """Of one token, in 10**-15 US dollars (so that prices per million tokens are whole numbers of it)."""
+
+    input: int = 0
+    cached_input: int = 0
+    output: int = 0
+
+    @classmethod
+    def of(cls, settings: PriceSettings) -> Price:
+        """The price that `settings` ask for."""
+        return cls(*(int(usd * 10**9) for usd in (settings.input, settings.cached_input, settings.output)))
+
+    def nano_usd(self, num_input_tokens: int, num_cached_tokens: int, num_output_tokens: int) -> int:
+        """What these tokens cost in 10**-9 US dollars, rounded up. Of the input tokens, `num_cached_tokens` were cached."""
+        num_uncached = num_input_tokens - num_cached_tokens
+        femto = num_uncached * self.input + num_cached_tokens * self.cached_input + num_output_tokens * self.output
+        return -(-femto // 10**6)
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,6 +44,7 @@ class ServedModel:
     format: str
     reasoning_fields: tuple[str, ...]
     settings: ModelSettings = field(default_factory=ModelSettings)
+    price: Price = Price()
 
     @property
     def usage_in_choice(self) -> bool:
@@ -40,7 +61,9 @@ class ModelTable:
         self.models: list[ServedModel] = []
         for name, of in models.items():
             fields = ("reasoning_content", "reasoning") if of.reasoning_field == "both" else (of.reasoning_field,)
-            model = ServedModel(name=name, format=of.format, reasoning_fields=fields, settings=of)
+            model = ServedModel(
+                name=name, format=of.format, reasoning_fields=fields, settings=of, price=Price.of(of.price_per_million_tokens_usd)
+            )
             self.models.append(model)
             self._by_name.update(dict.fromkeys((name, *of.aliases), model))
 

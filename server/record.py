@@ -21,6 +21,8 @@ class GenerationRecord:
     `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many
     were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`,
     `cut`, or `refused` (the request ended because of it); `json_answers`: the same of answers that were to fit a schema.
+    `arrived_unix_ms` is `arrived_s` on the calendar. `was_dispatched`: the engine was asked; until then nothing has cost
+    anything. `admitted_s`: when the last of the choices got its seat. `cost_nano_usd`: by the model's prices, in 10**-9 dollars, set at the end.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
     output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
     its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
@@ -30,6 +32,8 @@ class GenerationRecord:
     tenant: str
     model: str
     arrived_s: float
+    arrived_unix_ms: int = 0
+    key_id: str | None = None
     api: str = "chat"
     num_input_tokens: int = 0
     num_prompt_tokens: int = 0
@@ -39,6 +43,10 @@ class GenerationRecord:
     num_discarded_tokens: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_images: int = 0
+    cost_nano_usd: int = 0
+    was_dispatched: bool = False
+    admitted_s: float | None = None
     first_token_s: float | None = None
     ended_s: float | None = None
     outcome: str = "cancelled"

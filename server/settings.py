@@ -8,18 +8,35 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
+from server.sections import (
+    AdmissionSettings,
+    EngineSettings,
+    HttpSettings,
+    LogSettings,
+    MetricsSettings,
+    ModelSettings,
+    Name,
+    StorageSettings,
+    TenancySettings,
+    TenantSettings,
+)
+
 PREFIX = "K3GW_"
-SECRETS = frozenset({"tenancy.key"})
-"""Settings whose values are never shown, right or wrong."""
+SECRETS = frozenset({
+    "tenancy.key", "tenancy.admin_key", "tenancy.cache_secret", "metrics.key", "storage.ledger_url", "storage.limits_url",
+})  # fmt: skip
+"""Settings whose wrong values are not repeated."""
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*(?=@)")
 
 
 class SettingsError(Exception):
@@ -30,101 +47,6 @@ class SettingsError(Exception):
         self.mistakes = mistakes
 
 
-class Section(BaseModel):
-    """A group of settings; unknown names are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class HttpSettings(Section):
-    """How the gateway listens."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
-    max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
-    keepalive_interval_s: float = Field(default=10.0, gt=0)
-    write_timeout_s: float = Field(default=60.0, gt=0)
-    drain_timeout_s: int = Field(default=30, ge=0)
-
-
-class EngineSettings(Section):
-    """Which engine generates the tokens."""
-
-    kind: Literal["vllm", "scripted"] = "vllm"
-    profile: str = "cpu-demo"
-    model_path: Path | None = None
-    overrides: dict[str, Any] = {}
-    script: Path | None = None
-    vocab: Path | None = None
-
-    def check_scripted(self) -> None:
-        """Raise `ValueError` for what the scripted engine does not take."""
-        for name, value in self.overrides.items():
-            if name not in ("context_length", "seats"):
-                raise ValueError(f"engine.overrides.{name}: the scripted engine takes `context_length` and `seats`")
-            if type(value) is not int or value < 1:
-                raise ValueError(f"engine.overrides.{name}: `{value}`: must be a whole number above 0")
-        if self.script is not None and not self.script.is_file():
-            raise ValueError(f"engine.script: `{self.script}`: there is no such file")
-
-
-class ModelSettings(Section):
-    """One model by the name that clients send.
-
-    `sampling`: which values clients may send; `open` takes the engine's ranges, `moonshot` refuses what hosted K3 refuses, `pin`
-    ignores it. `grammar`: which answers are held to the form that was asked for; `strict` holds arguments of `strict` tools only.
-    `tool_call_policy`: what becomes of a call that does not fit its schema; `retry` samples it again, up to `tool_call_retries`
-    times. `usage_in_choice`: streams carry the token counts in the last choice, too, where Kimi's own clients look for them;
-    unset: where `sampling` is `moonshot`.
-    """
-
-    aliases: list[str] = []
-    format: Literal["kimi_k3", "plain"] = "kimi_k3"
-    reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
-    sampling: Literal["open", "moonshot", "pin"] = "open"
-    grammar: Literal["off", "strict", "always"] = "always"
-    tool_call_policy: Literal["report", "retry", "error"] = "report"
-    tool_call_retries: int = Field(default=2, ge=1, le=10)
-    usage_in_choice: bool | None = None
-
-    @field_validator("grammar", mode="before")
-    @classmethod
-    def _yaml_off(cls, grammar: Any) -> Any:
-        return "off" if grammar is False else grammar  # YAML reads a bare `off` as false
-
-
-class TenancySettings(Section):
-    """Who may use the gateway. `off` opens it to everybody who can reach it, so it is refused unless bound to loopback."""
-
-    auth: Literal["keys", "off"] = "keys"
-    key: SecretStr | None = None
-
-    @field_validator("auth", mode="before")
-    @classmethod
-    def _yaml_off(cls, auth: Any) -> Any:
-        return "off" if auth is False else auth  # YAML reads a bare `off` as false
-
-    @field_validator("key")
-    @classmethod
-    def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
-        if key is not None and len(key.get_secret_value()) < 16:
-            raise ValueError("is shorter than 16 characters; a key that can be guessed protects nothing")
-        return key
-
-
-class MetricsSettings(Section):
-    """Who may read `/metrics`: `loopback` (no key from this machine, any key from elsewhere) or `key` (always a key)."""
-
-    access: Literal["loopback", "key"] = "loopback"
-
-
-class LogSettings(Section):
-    """What is logged, to standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["console", "json"] = "console"
-
-
 class Settings(BaseSettings):
     """All settings of one gateway. `load` makes them; made directly, they read no file and no environment."""
 
@@ -133,7 +55,10 @@ class Settings(BaseSettings):
     http: HttpSettings = HttpSettings()
     engine: EngineSettings = EngineSettings()
     models: dict[str, ModelSettings] = {"kimi-k3": ModelSettings(aliases=["moonshotai/Kimi-K3", "default"])}
+    tenants: dict[Name, TenantSettings] = {}
     tenancy: TenancySettings = TenancySettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    storage: StorageSettings = StorageSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 
@@ -151,6 +76,9 @@ class Settings(BaseSettings):
         names = [name for model, of in self.models.items() for name in (model, *of.aliases)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"models: `{twice[0]}` names two models; names and aliases must differ")
+        for name, of in self.tenants.items():
+            if unknown := sorted(set(of.models or ()) - set(self.models)):
+                raise ValueError(f"tenants.{name}.models: there is no model `{unknown[0]}`; models are: {', '.join(self.models)}")
         if self.engine.kind == "scripted":
             self.engine.check_scripted()
         if self.tenancy.auth == "off" and not is_loopback(self.http.host):
@@ -194,8 +122,9 @@ def load_with_origins(config: Path | None = None, flags: Mapping[str, Any] | Non
 
 
 def flatten(settings: Settings) -> dict[str, Any]:
-    """Dotted name -> value of every setting; secrets stay hidden."""
-    return _flat(settings.model_dump(mode="json"))
+    """Dotted name -> value of every setting; secrets stay hidden, the passwords of URLs among them."""
+    flat = _flat(settings.model_dump(mode="json"))
+    return {name: _PASSWORD.sub(r"\1:***", value) if isinstance(value, str) else value for name, value in flat.items()}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

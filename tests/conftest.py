@@ -25,8 +25,9 @@ from server.engine.profiles import load_profile
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import parse_script
 from server.engine.vllm import VllmEngine
+from server.sections import LogSettings
 from server.serving import server_config
-from server.settings import LogSettings, Settings
+from server.settings import Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
 
@@ -170,7 +171,14 @@ def start_gateway() -> Iterator[StartGateway]:
     """`start_gateway(script, vocabulary=…, **settings)`: a live gateway over the scripted engine; `script` as in its YAML."""
     running: list[LiveGateway] = []
 
-    def start(script: Any = (), *, vocabulary: Vocabulary | None = None, seats: int = 256, context_length: int = 1 << 20, **settings: Any):
+    def start(
+        script: Any = (),
+        *,
+        vocabulary: Vocabulary | None = None,
+        seats: int = 256,
+        context_length: int = 1 << 20,
+        **settings: Any,
+    ):
         words = vocabulary or ByteVocabulary()
         parsed = parse_script(list(script), words)
         gateway = LiveGateway(lambda: ScriptedEngine(words, parsed, seats=seats, context_length=context_length), **settings)
@@ -180,5 +188,3 @@ def start_gateway() -> Iterator[StartGateway]:
     yield start
     for gateway in running:
         gateway.stop()
-
-

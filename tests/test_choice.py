@@ -22,7 +22,7 @@ from server.prompts.base import Conversation
 from server.record import GenerationRecord
 from server.schemas.declared import DeclaredTools
 from server.schemas.library import SchemaLibrary
-from server.settings import ModelSettings
+from server.sections import ModelSettings
 from server.tenancy.isolation import CacheSalts
 from server.vocabulary.byte import ByteVocabulary
 
@@ -166,7 +166,9 @@ async def test_calls_that_fit_stay_when_a_later_one_is_sampled_again(step: int) 
 @pytest.mark.parametrize("step", STEPS)
 async def test_reasoning_that_was_sent_is_not_sent_again(step: int) -> None:
     think = [{"text": "Hm."}, {"control": ["</think>", "<response>"]}]
-    bench = Bench("retry", [*think, *says("", call("soon"))], [{"text": " Well."}, think[1], *says("", call(4))], tokens_per_step=step)
+    bench = Bench(
+        "retry", [*think, *says("", call("soon"))], [{"text": " Well."}, think[1], *says("", call(4))], tokens_per_step=step
+    )
     events = await bench.run(thinking=True)
 
     reasoning = "".join(event.text for event in events if not isinstance(event, ContentDelta) and hasattr(event, "text"))
@@ -184,7 +186,11 @@ async def test_a_rest_is_held_to_the_form_of_the_whole_until_it_is_another() -> 
         ("call", says("", call(1), call("soon", 2)), {}),
         ("beginning", says("", call("soon")), {}),
     ):
-        bench = Bench("retry", first, [call(2, 2), *CLOSE] if name == "call" else [*think, *says("", call(3))] if options else says("", call(3)))
+        bench = Bench(
+            "retry",
+            first,
+            [call(2, 2), *CLOSE] if name == "call" else [*think, *says("", call(3))] if options else says("", call(3)),
+        )
         await bench.run(response_format={"type": "json_object"}, **options)
         forms[name] = [request["grammar"] for request in bench.requests]
 
@@ -258,7 +264,9 @@ async def test_each_choice_is_sampled_again_for_itself() -> None:
     assert {"retried": 1, "delivered": 2} == bench.record.tool_calls
 
 
-@pytest.mark.parametrize(("job", "calls"), [({"max_calls": 1}, [{"days": 1}]), ({"max_calls": 0}, []), ({}, [{"days": 1}, {"days": 2}])])
+@pytest.mark.parametrize(
+    ("job", "calls"), [({"max_calls": 1}, [{"days": 1}]), ({"max_calls": 0}, []), ({}, [{"days": 1}, {"days": 2}])]
+)
 async def test_one_call_is_delivered_where_one_is_allowed(job: dict[str, Any], calls: list[Any]) -> None:
     bench = Bench("report", says("", call(1), call(2, 2)))
     events = await bench.run(**job)

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from server import logs
-from server.settings import LogSettings
+from server.sections import LogSettings
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,11 @@ def test_lines_of_libraries_are_json_too(capsys: pytest.CaptureFixture[str]) -> 
         logging.getLogger("lib").exception("failed")
 
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [(line["event"], line["level"]) for line in lines] == [("request", "info"), ("cut off", "warning"), ("failed", "error")]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("request", "info"),
+        ("cut off", "warning"),
+        ("failed", "error"),
+    ]
     assert "ValueError: why" in lines[2]["exception"]
 
 

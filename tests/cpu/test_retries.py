@@ -21,7 +21,7 @@ from server.prompts.base import Conversation
 from server.record import GenerationRecord
 from server.schemas.declared import DeclaredTools
 from server.schemas.library import SchemaLibrary
-from server.settings import ModelSettings
+from server.sections import ModelSettings
 from server.tenancy.isolation import CacheSalts
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]

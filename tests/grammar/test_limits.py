@@ -377,7 +377,12 @@ def test_a_shortest_answer_that_is_too_long_is_not_written(byte: Speaker, depth:
         }
         for level in range(depth)
     }
-    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "required": ["x"], "$defs": {**levels, f"d{depth}": {"const": 1}}}
+    schema = {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/d0"}},
+        "required": ["x"],
+        "$defs": {**levels, f"d{depth}": {"const": 1}},
+    }
     began_s = time.process_time()
     grammar = byte.factory().make(Shape(tools=[tool(schema)], tool_choice="required"))
 

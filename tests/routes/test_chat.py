@@ -92,8 +92,12 @@ def test_a_call_that_does_not_fit_is_delivered_and_counted_by_default(start_gate
     ('{"days":3}', "stop", "delivered"), ('{"days":"soon"}', "stop", "invalid"), ("Soon.", "stop", "invalid"), ('{"day', "length", "cut"),
 ])  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
-def test_answers_that_were_to_fit_a_schema_are_counted(start_gateway: Any, text: str, ending: str, outcome: str, stream: bool) -> None:
-    gateway = start_gateway(rules({"text": text}, *([{"control": ["</response>", "</message>"]}] if ending == "stop" else []), ending))
+def test_answers_that_were_to_fit_a_schema_are_counted(
+    start_gateway: Any, text: str, ending: str, outcome: str, stream: bool
+) -> None:
+    gateway = start_gateway(
+        rules({"text": text}, *([{"control": ["</response>", "</message>"]}] if ending == "stop" else []), ending)
+    )
     schema = {"name": "answer", "schema": TOOL["function"]["parameters"]}
     response = ask(gateway, stream=stream, response_format={"type": "json_schema", "json_schema": schema})
 
