@@ -22,7 +22,7 @@ class GenerationRecord:
     were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`,
     `cut`, or `refused` (the request ended because of it); `json_answers`: the same of answers that were to fit a schema.
     `arrived_unix_ms` is `arrived_s` on the calendar. `was_dispatched`: the engine was asked; until then nothing has cost
-    anything. `admitted_s`: when the last of the choices got its seat. `cost_nano_usd`: by the model's prices, in 10**-9 dollars, set at the end.
+    anything. `admitted_s`: when the first choice got its seat. `cost_nano_usd`: in 10**-9 dollars, by the model's prices.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
     output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
     its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.

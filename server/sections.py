@@ -154,8 +154,8 @@ class TenancySettings(Section):
     """Who may use the gateway. `off` opens it to everybody who can reach it, so it is refused unless bound to loopback.
 
     `key`: one key of the tenant `default` that needs no store. `admin_key` opens `/admin/v1` and `/metrics`, and is nobody's API
-    key. `cache_secret`: what prefix-cache salts are derived from; unset: one that the store keeps. `reserved_fields`: what becomes
-    of client fields that only the gateway may set (`cache_salt`, `priority`, `kv_transfer_params`, internal headers).
+    key. `cache_secret`: what prefix-cache salts are derived from; unset: one that the store keeps. `reserved_fields`: what
+    becomes of client fields that only the gateway may set (`cache_salt`, `priority`, `kv_transfer_params`, internal headers).
     """
 
     auth: Literal["keys", "off"] = "keys"

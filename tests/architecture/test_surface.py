@@ -83,11 +83,20 @@ def test_every_error_says_how_it_is_shown(kind: type[errors.GatewayError]) -> No
     response = error_response(error)
 
     assert 400 <= kind.status < 600
-    assert (kind.status < 500) == (kind.type in ("invalid_request_error", "authentication_error", "permission_error"))
+    assert (kind.status < 500) == (
+        kind.type
+        in (
+            "invalid_request_error",
+            "authentication_error",
+            "permission_error",
+            "rate_limit_error",
+            "insufficient_quota",
+        )
+    )
     assert kind.__doc__
     assert kind.__name__ in (errors.__doc__ or "")
     assert response.status_code == kind.status
-    assert ("retry-after" in response.headers) == (kind.status == 503)
+    assert ("retry-after" in response.headers) == (kind.status in (429, 503))
 
 
 def test_every_metric_is_in_the_catalog_and_every_one_of_the_catalog_is_exposed(start_gateway: StartGateway) -> None:
