@@ -8,13 +8,15 @@ Invariant: what is passed on and what is remembered do not depend on how the eng
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
 
+from server.admission.fair_queue import Place
+from server.admission.ticket import Ticket, Usage
 from server.calls import CallFault, CallGate
 from server.clock import Clock
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
@@ -62,10 +64,26 @@ class Pipeline(Protocol):
     async def grammar_of(self, job: Job, shape: Shape) -> Grammar | None: ...
 
 
+@dataclass(slots=True, frozen=True)
+class Allowance:
+    """What a generation was given: the tenant's `ticket`, and a place in the queue for each choice."""
+
+    ticket: Ticket
+    places: Sequence[Place]
+
+    def end(self, usage: Usage) -> None:
+        """Give back what was not used. May be called while choices still end."""
+        for place in self.places:
+            place.leave()
+        self.ticket.settle(usage)
+
+
 class Choice:
     """Choice `index` of a generation; what happens is remembered in `record`."""
 
-    def __init__(self, pipeline: Pipeline, plan: Plan, record: GenerationRecord, index: int) -> None:
+    def __init__(self, pipeline: Pipeline, plan: Plan, record: GenerationRecord, index: int, allowance: Allowance) -> None:
+        self._ticket = allowance.ticket
+        self._place = allowance.places[index]
         self._pipeline = pipeline
         self._plan = plan
         self._record = record
@@ -82,10 +100,13 @@ class Choice:
         """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
         record, now = self._record, self._pipeline.clock.monotonic_s
         request = self._request()
+        place, ticket = self._place, self._ticket
         first_s = last_s = 0.0
         num_tokens = 0
         started = False
         try:
+            await place.wait()
+            self._dispatched(now())
             while True:
                 async with aclosing(self._pipeline.engine.generate(request)) as deltas:
                     async for delta in deltas:
@@ -93,12 +114,11 @@ class Choice:
                         num_new = len(delta.token_ids)
                         num_tokens += num_new
                         record.num_output_tokens += num_new
-                        output = self._read(delta)
                         if not started:
                             first_s = last_s
-                            if record.first_token_s is None:
-                                record.first_token_s = first_s
-                            record.num_cached_tokens = max(record.num_cached_tokens, delta.num_cached_tokens)
+                            self._prefilled(delta, first_s)
+                        place.produced(num_new)
+                        output = self._read(delta)
                         if self._reader.finish is not None:
                             self._remember_end(delta, self._reader.finish)
                             yield output
@@ -106,6 +126,7 @@ class Choice:
                         if output.events or not started:
                             started = True
                             yield output
+                        ticket.produced(record.num_output_tokens)
                         if self._gate.fault is not None:
                             break
                 request = await self._request_again()
@@ -114,9 +135,26 @@ class Choice:
                 raise
             raise EngineError("the engine gave up on this request") from error  # it was not us who were cancelled
         finally:
+            place.leave()
             self._remember()
             if num_tokens > 1 and last_s > first_s:
                 record.choice_speeds.append((num_tokens - 1) / (last_s - first_s))
+
+    def _dispatched(self, now_s: float) -> None:
+        """The engine is about to be asked: from here on the prompt costs."""
+        record = self._record
+        if record.admitted_s is None:
+            record.admitted_s = now_s
+            record.num_input_tokens = len(self._plan.prompt.token_ids)
+
+    def _prefilled(self, delta: EngineDelta, now_s: float) -> None:
+        """The first delta: the prompt has been read. Of several choices the first to speak tells what was cached before."""
+        record = self._record
+        self._place.prefilled(delta.num_cached_tokens)
+        if record.first_token_s is None:
+            record.first_token_s = now_s
+            record.num_cached_tokens = delta.num_cached_tokens
+            self._ticket.prefilled(delta.num_cached_tokens)
 
     def _read(self, delta: EngineDelta) -> Output:
         """What the client may have of `delta`."""

@@ -2,7 +2,7 @@
 
 Role: steps 4 to 7 of a request: render the prompt, ask the engine, read its tokens, and remember what happened.
 Invariant: every ending (finish, error, a client that leaves) runs the one `finally` of `Generation.outputs`, which frees the
-engine and writes the record exactly once.
+engine and the places in the queue, settles the ticket and writes the record, each exactly once, and waits for nothing.
 Must not: know any API's wire shape or HTTP.
 """
 
@@ -14,7 +14,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import Final, Protocol
 
-from server.choice import Choice, Plan
+from server.admission.fair_queue import FairQueue
+from server.admission.ticket import Admission, Estimate, Ticket, Usage
+from server.choice import Allowance, Choice, Plan
 from server.clock import Clock
 from server.context import Tenant
 from server.engine.base import Engine, Sampling
@@ -29,10 +31,12 @@ from server.prompts.factory import make_format
 from server.record import GenerationRecord
 
 MIN_TOKENS_OF_ALL_CHOICES: Final = 262_144
+PREFIX_TOKENS: Final = 256
+"""Prompts that begin with the same tokens, so many, may find each other's in the prefix cache."""
 
 
 class RecordSink(Protocol):
-    """Takes the record of every request that has ended."""
+    """Takes the record of every request that has ended. Must not raise."""
 
     def started(self, record: GenerationRecord) -> None: ...
     def ended(self, record: GenerationRecord) -> None: ...
@@ -41,14 +45,23 @@ class RecordSink(Protocol):
 class Generator:
     """Starts generations on one engine.
 
-    `salt_of` gives a tenant's cache group its prefix-cache salt, never empty. `formats`: those of the served models; `ValueError`
+    `admission` says what a tenant may do, `queue` when. `salt_of` gives a tenant's cache group its prefix-cache salt, never empty. `formats`: those of the served models; `ValueError`
     where the engine's vocabulary can't speak one.
     """
 
     def __init__(
-        self, engine: Engine, clock: Clock, sink: RecordSink, salt_of: Callable[[Tenant], str], formats: Iterable[str]
+        self,
+        engine: Engine,
+        clock: Clock,
+        sink: RecordSink,
+        salt_of: Callable[[Tenant], str],
+        formats: Iterable[str],
+        admission: Admission,
+        queue: FairQueue,
     ) -> None:
         self.engine = engine
+        self.admission = admission
+        self.queue = queue
         self.clock = clock
         self.sink = sink
         self._salt_of = salt_of
@@ -64,13 +77,7 @@ class Generator:
         """Render and check; nothing has reached the engine yet. Raises `InvalidRequestError`."""
         prompt = await self._formats[job.model.format].render(job.conversation)
         facts = self.engine.facts
-        room = facts.context_length - len(prompt.token_ids)
-        if room < 1:
-            raise ContextLengthError(
-                f"the prompt has {len(prompt.token_ids)} tokens, the context of `{job.model.name}` has {facts.context_length}; "
-                "the answer needs one at least; shorten the conversation",
-                param="messages",
-            )
+        room = _room(job, len(prompt.token_ids), facts.context_length)
         _check_all_choices(job.num_choices, len(prompt.token_ids), facts.context_length)
         bias = job.sampling.get("logit_bias") or {}
         if unknown := [token_id for token_id in bias if token_id >= self.engine.vocabulary.size]:
@@ -92,9 +99,27 @@ class Generator:
         """Of the tenant's cache group, never empty."""
         return self._salt_of(job.context.tenant)
 
+    def calendar_ms(self, moment_s: float) -> int:
+        """A moment of the monotonic clock in milliseconds since 1970."""
+        return round(1000 * (self.clock.unix_s() - (self.clock.monotonic_s() - moment_s)))
+
     def engine_id(self, job: Job) -> str:
         """A new id for one engine request. The client may have chosen the request id, and may send it twice at once."""
         return f"{job.context.tenant.name}:{job.context.request_id}:{next(self._serial)}"
+
+
+def _room(job: Job, num_tokens: int, context_length: int) -> int:
+    """How many tokens an answer may have, by the model's context and by what the tenant may use of it."""
+    most = job.context.tenant.limits.max_context_tokens
+    is_tenants = most is not None and most < context_length
+    room = (most if is_tenants and most is not None else context_length) - num_tokens
+    if room < 1:
+        bound = f"you may use {most}" if is_tenants else f"the context of `{job.model.name}` has {context_length}"
+        raise ContextLengthError(
+            f"the prompt has {num_tokens} tokens, {bound}; the answer needs one at least; shorten the conversation",
+            param="messages",
+        )
+    return room
 
 
 def _shape(job: Job, prompt: Prompt) -> Shape:
@@ -125,28 +150,35 @@ def _check_all_choices(num_choices: int, num_tokens: int, context_length: int) -
 
 
 class Generation:
-    """One prepared generation. `record` is complete once `outputs` has ended."""
+    """One prepared generation. `record` is complete once `outputs` has ended.
+
+    `headers`: what the response says of the tenant's limits, known once they were looked at, refused or not.
+    """
 
     def __init__(self, generator: Generator, plan: Plan) -> None:
         self._generator = generator
         self._plan = plan
         job, prompt = plan.job, plan.prompt
+        self.headers: dict[str, str] = {}
         self.record = GenerationRecord(
             request_id=job.context.request_id,
             tenant=job.context.tenant.name,
             model=job.model.name,
             arrived_s=job.arrived_s,
-            num_input_tokens=len(prompt.token_ids),
+            arrived_unix_ms=generator.calendar_ms(job.arrived_s),
+            key_id=job.context.key_id,
             num_prompt_tokens=len(prompt.token_ids) - prompt.num_stub_tokens,
         )
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """Everything all choices say; each choice's last events end with `Finish`. Must be closed (`aclosing`)."""
         record, generator = self.record, self._generator
+        allowance: Allowance | None = None
         generator.sink.started(record)
         try:
+            allowance = await self._allowance()
             many = self._plan.job.num_choices > 1
-            async with aclosing(self._merged() if many else self._choice(0).outputs()) as choices:
+            async with aclosing(self._merged(allowance) if many else self._choice(0, allowance).outputs()) as choices:
                 async for output in choices:
                     yield output
             record.outcome = "finished"
@@ -158,12 +190,44 @@ class Generation:
             raise InternalError.of(error) from error
         finally:
             record.ended_s = generator.clock.monotonic_s()
+            usage = self._usage()
+            record.cost_nano_usd = usage.cost_nano_usd
+            if allowance is not None:
+                allowance.end(usage)
             generator.sink.ended(record)
 
-    def _choice(self, index: int) -> Choice:
-        return Choice(self._generator, self._plan, self.record, index)
+    async def _allowance(self) -> Allowance:
+        """The tenant's ticket, and places in the queue. Raises what says that there are none; nothing is held then."""
+        job, record, generator = self._plan.job, self.record, self._generator
+        num_tokens, max_tokens, num_choices = len(self._plan.prompt.token_ids), self._plan.sampling.max_tokens, job.num_choices
+        estimate = Estimate(num_tokens, max_tokens * num_choices, has_cap=job.max_tokens is not None)
+        ticket = await generator.admission.reserve(job.context, job.model, estimate, self.headers)
+        try:
+            places = generator.queue.join(
+                job.context.tenant,
+                job.model.price,
+                num_places=num_choices,
+                num_input_tokens=num_tokens,
+                num_output_tokens=ticket.num_output_tokens // num_choices,
+                prefix_key=(generator.cache_salt(job), tuple(self._plan.prompt.token_ids[:PREFIX_TOKENS])),
+                service_class=job.service_class,
+            )
+        except BaseException:
+            ticket.settle(Usage())
+            raise
+        record.queued_s = generator.clock.monotonic_s()
+        return Allowance(ticket, places)
 
-    async def _merged(self) -> AsyncGenerator[Output, None]:
+    def _usage(self) -> Usage:
+        """The engine's own counts, and what they cost."""
+        record = self.record
+        counts = (record.num_input_tokens, record.num_cached_tokens, record.num_output_tokens)
+        return Usage(*counts, cost_nano_usd=self._plan.job.model.price.nano_usd(*counts))
+
+    def _choice(self, index: int, allowance: Allowance) -> Choice:
+        return Choice(self._generator, self._plan, self.record, index, allowance)
+
+    async def _merged(self, allowance: Allowance) -> AsyncGenerator[Output, None]:
         """All choices side by side, as their outputs come. The first error ends them all."""
         queue: asyncio.Queue[Output | None] = asyncio.Queue(maxsize=self._plan.job.num_choices)
         errors: list[Exception] = []
@@ -179,7 +243,7 @@ class Generation:
 
         async def run(index: int) -> None:
             try:
-                async with aclosing(self._choice(index).outputs()) as outputs:
+                async with aclosing(self._choice(index, allowance).outputs()) as outputs:
                     async for output in outputs:
                         await queue.put(output)
             except Exception as error:  # noqa: BLE001 - handed to the reader, who raises it

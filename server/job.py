@@ -26,7 +26,7 @@ class Job:
     others' are the numbers after it; negative ones, of which the engine would take -1 for none, count from 2**63 down.
     `tools` are all that the conversation declares; `placed_tools` the same as they were sent, each with its path in the request;
     `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have; `answer_schema`: what its
-    text is to fit. `hints`: for engines that choose
+    text is to fit. `service_class`: among the tenant's own requests, lower ones go first. `hints`: for engines that choose
     replies by them, without what only the pipeline knows.
     """
 
@@ -43,6 +43,7 @@ class Job:
     named_tool: str | None = None
     answer_schema: KnownSchema | None = None
     max_calls: int | None = None
+    service_class: int = 1
     hints: EngineHints = field(default_factory=EngineHints)
 
 

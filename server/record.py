@@ -21,8 +21,8 @@ class GenerationRecord:
     `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many
     were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`,
     `cut`, or `refused` (the request ended because of it); `json_answers`: the same of answers that were to fit a schema.
-    `arrived_unix_ms` is `arrived_s` on the calendar. `was_dispatched`: the engine was asked; until then nothing has cost
-    anything. `admitted_s`: when the first choice got its seat. `cost_nano_usd`: in 10**-9 dollars, by the model's prices.
+    `arrived_unix_ms` is `arrived_s` on the calendar. `queued_s`: when it began to wait for a seat; `admitted_s`: when the
+    engine was first asked; until then nothing has cost anything, and `num_input_tokens` is 0. `cost_nano_usd`: in 10**-9 dollars, by the model's prices, known at the end.
     `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
     output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
     its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
@@ -45,7 +45,7 @@ class GenerationRecord:
     num_accepted_tokens: int = 0
     num_images: int = 0
     cost_nano_usd: int = 0
-    was_dispatched: bool = False
+    queued_s: float | None = None
     admitted_s: float | None = None
     first_token_s: float | None = None
     ended_s: float | None = None
@@ -55,6 +55,11 @@ class GenerationRecord:
     json_answers: dict[str, int] = field(default_factory=dict)
     recoveries: dict[str, int] = field(default_factory=dict)
     choice_speeds: list[float] = field(default_factory=list)
+
+    @property
+    def queue_s(self) -> float | None:
+        """How long it waited for its seat; None for what never waited, or got none."""
+        return None if self.queued_s is None or self.admitted_s is None else self.admitted_s - self.queued_s
 
     def count_calls(self, calls: Mapping[str, int]) -> None:
         """More tool calls, by what became of them."""
@@ -68,6 +73,7 @@ class GenerationRecord:
     def log_fields(self) -> dict[str, Any]:
         """What the access log says of it."""
         ttft_s = None if self.first_token_s is None else round(self.first_token_s - self.arrived_s, 4)
+        queue_s = None if self.queue_s is None else round(self.queue_s, 4)
         drafts = {"draft_tokens": self.num_draft_tokens, "accepted_tokens": self.num_accepted_tokens}
         return {
             "model": self.model,
@@ -76,6 +82,7 @@ class GenerationRecord:
             "input_tokens": self.num_input_tokens,
             "cached_tokens": self.num_cached_tokens,
             "output_tokens": self.num_output_tokens,
+            "queue_seconds": queue_s,
             "ttft_seconds": ttft_s,
             **(drafts if self.num_draft_tokens else {}),
         }

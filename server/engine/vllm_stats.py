@@ -25,10 +25,11 @@ def recorder_class(stats: EngineStats) -> type:
             self._last_steps: dict[int, Any] = {}
 
         def record(self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
-            if scheduler_stats is None:
-                return
             try:
-                add_step(stats, scheduler_stats, self._last_steps, engine_idx)
+                if iteration_stats is not None:
+                    stats.num_preemptions += iteration_stats.num_preempted_reqs
+                if scheduler_stats is not None:
+                    add_step(stats, scheduler_stats, self._last_steps, engine_idx)
             except Exception:
                 logger.exception("the engine's statistics can't be read; its figures in the metrics are incomplete")
 

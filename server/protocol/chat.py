@@ -66,6 +66,7 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     ignore_eos: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
     extra_body: dict[str, Any] | None = None
@@ -148,11 +149,17 @@ FIELDS = ChatRequest.__struct_fields__
 _DECODER = msgspec.json.Decoder(ChatRequest)
 
 
-def parse(body: bytes) -> ChatRequest:
-    """The checked request of `body`. Raises `InvalidRequestError`."""
+def parse(body: bytes, *, ignore_reserved: bool = False) -> ChatRequest:
+    """The checked request of `body`. Raises `InvalidRequestError`.
+
+    `ignore_reserved`: fields that only the gateway may set are dropped instead of refused.
+    """
     request = decode(body, _DECODER)
     if request.extra_body:
         request = decode(_unpacked(body), _DECODER)
+    if ignore_reserved:
+        for name in RESERVED:
+            setattr(request, name, msgspec.UNSET)
     request.check()
     if len(body) > MAX_JSON_BYTES:
         check_sizes(request.messages, request.tools or (), request.response_format)
@@ -171,10 +178,13 @@ def _unpacked(body: bytes) -> bytes:
     return msgspec.json.encode({**unpacked, **fields})
 
 
-_REFUSED = {
+RESERVED = {
     "cache_salt": "it is derived by the gateway from the tenant; remove the field",
-    "priority": "it is set by the gateway; remove the field",
+    "priority": "the gateway decides whose turn it is; remove the field, or send `service_tier`",
     "kv_transfer_params": "it is set by the gateway; remove the field",
+}
+_REFUSED = {
+    **RESERVED,
     "functions": "it was replaced in the API; send `tools` instead",
     "function_call": "it was replaced in the API; send `tool_choice` instead",
 }
