@@ -21,6 +21,10 @@ class Clock(Protocol):
         """Whole seconds since 1970, for time stamps."""
         ...
 
+    def unix_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""
@@ -30,6 +34,9 @@ class SystemClock:
 
     def unix_s(self) -> int:
         return int(time.time())
+
+    def unix_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -43,6 +50,9 @@ class ManualClock:
 
     def unix_s(self) -> int:
         return int(self.now_s)
+
+    def unix_ms(self) -> int:
+        return round(self.now_s * 1000)
 
     def advance(self, seconds: float) -> None:
         """Move on by `seconds`."""
