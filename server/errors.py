@@ -41,6 +41,8 @@ class GatewayError(Exception):
     code: ClassVar[str | None] = None
     log_level: ClassVar[int] = logging.ERROR
     outcome: ClassVar[str] = "error"
+    reason: str | None = None
+    """Why nothing was begun, where the gateway had no room for it: a name for metrics."""
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -195,11 +197,7 @@ class OverloadedError(GatewayError):
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 5) -> None:
         super().__init__(message, param=param, retry_after_s=retry_after_s)
-
-    @property
-    def reason(self) -> str:
-        """What metrics call it."""
-        return self.code or "overloaded"
+        self.reason = self.code
 
 
 class DrainingError(OverloadedError):

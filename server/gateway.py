@@ -38,7 +38,7 @@ class Gateway:
         self.recorder = Recorder()
         self.engine: Engine | None = None
         self.created_s = clock.unix_s()
-        self.answers = OpenAnswers()
+        self.answers = OpenAnswers(settings.admission.request_timeout_s)
         self.draining = False
         self.drain_wanted = asyncio.Event()
         self.failure: BaseException | None = None

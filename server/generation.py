@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Final, Protocol
 
 from server.admission.fair_queue import FairQueue
-from server.admission.ticket import Admission, Estimate, Ticket, Usage
+from server.admission.ticket import Admission, Estimate, Usage
 from server.choice import Allowance, Choice, Plan
 from server.clock import Clock
 from server.context import Tenant
@@ -45,8 +45,8 @@ class RecordSink(Protocol):
 class Generator:
     """Starts generations on one engine.
 
-    `admission` says what a tenant may do, `queue` when. `salt_of` gives a tenant's cache group its prefix-cache salt, never empty. `formats`: those of the served models; `ValueError`
-    where the engine's vocabulary can't speak one.
+    `admission` says what a tenant may do, `queue` when. `salt_of` gives a tenant's cache group its prefix-cache salt, never
+    empty. `formats`: those of the served models; `ValueError` where the engine's vocabulary can't speak one.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Generator:
 
     def calendar_ms(self, moment_s: float) -> int:
         """A moment of the monotonic clock in milliseconds since 1970."""
-        return round(1000 * (self.clock.unix_s() - (self.clock.monotonic_s() - moment_s)))
+        return self.clock.unix_ms() - round(1000 * (self.clock.monotonic_s() - moment_s))
 
     def engine_id(self, job: Job) -> str:
         """A new id for one engine request. The client may have chosen the request id, and may send it twice at once."""
@@ -184,6 +184,7 @@ class Generation:
             record.outcome = "finished"
         except GatewayError as error:
             record.outcome = error.outcome
+            record.rejected_by = error.reason
             raise
         except Exception as error:
             record.outcome = InternalError.outcome

@@ -21,11 +21,12 @@ class GenerationRecord:
     `num_discarded_tokens`: generated beside these, for calls that did not fit and were sampled again. `tool_calls`: how many
     were `delivered`, `invalid` (delivered, not fitting their schema), `undeclared` (delivered, of no declared tool), `retried`,
     `cut`, or `refused` (the request ended because of it); `json_answers`: the same of answers that were to fit a schema.
-    `arrived_unix_ms` is `arrived_s` on the calendar. `queued_s`: when it began to wait for a seat; `admitted_s`: when the
-    engine was first asked; until then nothing has cost anything, and `num_input_tokens` is 0. `cost_nano_usd`: in 10**-9 dollars, by the model's prices, known at the end.
-    `outcome`: `finished`, `cancelled` (the client left), or an error class's outcome. `recoveries`: anomalies of the model's
-    output that were read around, by kind. `choice_speeds`: of each choice with more than one token, the tokens per second after
-    its first. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
+    `arrived_unix_ms` is `arrived_s` on the calendar. `rejected_by`: which limit or bound refused it. `queued_s`: when it began to
+    wait for a seat; `admitted_s`: when the engine was first asked; until then nothing has cost anything, and `num_input_tokens`
+    is 0. `cost_nano_usd`: in 10**-9 dollars, by the model's prices, known at the end. `outcome`: `finished`, `cancelled` (the
+    client left), or an error class's outcome. `recoveries`: anomalies of the model's output that were read around, by kind.
+    `choice_speeds`: of each choice with more than one token, the tokens per second after its first. `num_draft_tokens` were
+    guessed by the engine, which accepted `num_accepted_tokens` of them.
     """
 
     request_id: str
@@ -50,6 +51,7 @@ class GenerationRecord:
     first_token_s: float | None = None
     ended_s: float | None = None
     outcome: str = "cancelled"
+    rejected_by: str | None = None
     finish_reason: str | None = None
     tool_calls: dict[str, int] = field(default_factory=dict)
     json_answers: dict[str, int] = field(default_factory=dict)

@@ -159,9 +159,10 @@ class EngineStats:
     """Figures of the engine as a whole, read when metrics are scraped.
 
     `num_running`, `num_waiting` (requests) and `kv_cache_usage` (0..1) are of the last engine step; the rest are totals since the
-    start. `num_preemptions`: requests that lost their place in the KV cache to others and began anew. Prefix figures count prompt tokens: looked up in the prefix cache, and found there. `num_drafts` are steps that
-    drafted; `accepted_per_position`, shape (most tokens of a draft,), counts how often the draft's token of that position was
-    taken, and is empty where the engine does not speculate.
+    start. `num_preemptions`: requests that lost their place in the KV cache to others and began anew. Prefix figures count prompt
+    tokens: looked up in the prefix cache, and found there. `num_drafts` are steps that drafted; `accepted_per_position`, shape
+    (most tokens of a draft,), counts how often the draft's token of that position was taken, and is empty where the engine does
+    not speculate.
     """
 
     num_running: int = 0

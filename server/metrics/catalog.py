@@ -37,6 +37,18 @@ OUTPUT_SPEED = Metric(
     ("tenant", "model"),
     _SPEEDS,
 )
+QUEUE_SECONDS = Metric("queue_seconds", "histogram", "Wait for a seat in the engine.", ("tenant", "model"), _SECONDS)
+QUEUED = Metric("queued_requests", "gauge", "Choices of requests that wait for a seat.", ("tenant",))
+REJECTED = Metric("rejected_total", "counter", "Requests refused for want of room, by what refused them.", ("tenant", "reason"))
+FAIR_SERVICE = Metric(
+    "fair_service_tokens_total", "counter", "Service as the fair queue counts it: in uncached input tokens' worth.", ("tenant",)
+)
+BUDGET_LEFT = Metric(
+    "budget_remaining_ratio", "gauge", "Of the tenant's tightest budget, the share that is left, 0 to 1.", ("tenant",)
+)
+LEDGER_ROWS = Metric("ledger_rows_total", "counter", "Rows given to the ledger.", ("outcome",))
+LEDGER_PENDING = Metric("ledger_pending_rows", "gauge", "Rows that wait for the database.")
+LIMITS_AWAY = Metric("limits_store_failures_total", "counter", "Decisions for which the limits store could not be asked.")
 INFLIGHT = Metric("inflight_requests", "gauge", "Generations under way.", ("tenant", "model"))
 TOOL_CALLS = Metric("tool_calls_total", "counter", "Tool calls, by what became of them.", ("tenant", "model", "outcome"))
 JSON_ANSWERS = Metric(
@@ -47,6 +59,7 @@ ENGINE_UP = Metric("engine_up", "gauge", "1 while the engine can take requests."
 ENGINE_RUNNING = Metric("engine_running_requests", "gauge", "Requests that hold a seat in the engine.")
 ENGINE_WAITING = Metric("engine_waiting_requests", "gauge", "Requests that wait inside the engine.")
 ENGINE_KV_USAGE = Metric("engine_kv_cache_usage_ratio", "gauge", "Share of the KV cache in use, 0 to 1.")
+ENGINE_PREEMPTIONS = Metric("engine_preemptions_total", "counter", "Requests that lost their place in the KV cache to others.")
 ENGINE_PREFIX_QUERIED = Metric(
     "engine_prefix_cache_queried_tokens_total", "counter", "Prompt tokens looked up in the prefix cache."
 )
@@ -55,9 +68,13 @@ ENGINE_DRAFTS = Metric("engine_spec_drafts_total", "counter", "Steps that drafte
 ENGINE_DRAFT_TOKENS = Metric("engine_spec_draft_tokens_total", "counter", "Drafted tokens.")
 ENGINE_ACCEPTED = Metric("engine_spec_accepted_tokens_total", "counter", "Drafted tokens that were taken.", ("position",))
 
-RECORDED = (REQUESTS, TOKENS, REQUEST_SECONDS, TTFT_SECONDS, OUTPUT_SPEED, INFLIGHT, TOOL_CALLS, JSON_ANSWERS, RECOVERIES)
-FROM_ENGINE = (
-    ENGINE_UP, ENGINE_RUNNING, ENGINE_WAITING, ENGINE_KV_USAGE, ENGINE_PREFIX_QUERIED, ENGINE_PREFIX_HIT, ENGINE_DRAFTS,
-    ENGINE_DRAFT_TOKENS, ENGINE_ACCEPTED,
+RECORDED = (
+    REQUESTS, TOKENS, REQUEST_SECONDS, QUEUE_SECONDS, TTFT_SECONDS, OUTPUT_SPEED, INFLIGHT, REJECTED, TOOL_CALLS, JSON_ANSWERS,
+    RECOVERIES, LEDGER_ROWS,
 )  # fmt: skip
-CATALOG = RECORDED + FROM_ENGINE
+FROM_ADMISSION = (QUEUED, FAIR_SERVICE, BUDGET_LEFT, LEDGER_PENDING, LIMITS_AWAY)
+FROM_ENGINE = (
+    ENGINE_UP, ENGINE_RUNNING, ENGINE_WAITING, ENGINE_KV_USAGE, ENGINE_PREEMPTIONS, ENGINE_PREFIX_QUERIED, ENGINE_PREFIX_HIT,
+    ENGINE_DRAFTS, ENGINE_DRAFT_TOKENS, ENGINE_ACCEPTED,
+)  # fmt: skip
+CATALOG = RECORDED + FROM_ADMISSION + FROM_ENGINE

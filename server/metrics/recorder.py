@@ -6,16 +6,16 @@ this object, so that two gateways in a process, or a test, have their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 
 from server.engine.base import Engine
 from server.metrics import catalog
+from server.metrics.collectors import AdmissionCollector, AdmissionFigures, EngineCollector
 from server.record import GenerationRecord
 
 VLLM_PREFIX = "vllm:"
@@ -26,7 +26,7 @@ class Recorder:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._engine = _EngineCollector()
+        self._engine = EngineCollector()
         self.registry.register(self._engine)
         self._metrics: dict[str, Any] = {}
         for metric in catalog.RECORDED:
@@ -39,6 +39,10 @@ class Recorder:
     def watch(self, engine: Engine) -> None:
         """Publish this engine's counts from now on."""
         self._engine.engine = engine
+
+    def watch_admission(self, figures: Callable[[], AdmissionFigures]) -> None:
+        """Publish what `figures` returns at each scrape."""
+        self.registry.register(AdmissionCollector(figures))
 
     def started(self, record: GenerationRecord) -> None:
         """A generation begins."""
@@ -63,6 +67,11 @@ class Recorder:
             self._of(catalog.JSON_ANSWERS, *who, outcome).inc(count)
         for kind, count in record.recoveries.items():
             self._of(catalog.RECOVERIES, kind).inc(count)
+        if record.rejected_by is not None:
+            self._of(catalog.REJECTED, record.tenant, record.rejected_by).inc()
+        self._of(catalog.LEDGER_ROWS, record.outcome).inc()
+        if record.queue_s is not None:
+            self._of(catalog.QUEUE_SECONDS, *who).observe(record.queue_s)
         if record.ended_s is not None:
             self._of(catalog.REQUEST_SECONDS, *who).observe(record.ended_s - record.arrived_s)
         if record.first_token_s is not None:
@@ -88,38 +97,3 @@ class _VllmOnly(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         return (family for family in REGISTRY.collect() if family.name.startswith(VLLM_PREFIX))
-
-
-class _EngineCollector(Collector):
-    """Reads the engine's counts at each scrape."""
-
-    def __init__(self) -> None:
-        self.engine: Engine | None = None
-
-    def collect(self) -> Iterable[Metric]:
-        engine = self.engine
-        yield self._family(catalog.ENGINE_UP, float(engine is not None and not engine.dead))
-        if engine is None:
-            return
-        stats = engine.stats
-        for metric, value in (
-            (catalog.ENGINE_RUNNING, stats.num_running),
-            (catalog.ENGINE_WAITING, stats.num_waiting),
-            (catalog.ENGINE_KV_USAGE, stats.kv_cache_usage),
-            (catalog.ENGINE_PREFIX_QUERIED, stats.num_prefix_queried_tokens),
-            (catalog.ENGINE_PREFIX_HIT, stats.num_prefix_hit_tokens),
-            (catalog.ENGINE_DRAFTS, stats.num_drafts),
-            (catalog.ENGINE_DRAFT_TOKENS, stats.num_draft_tokens),
-        ):
-            yield self._family(metric, value)
-        accepted = CounterMetricFamily(
-            catalog.PREFIX + catalog.ENGINE_ACCEPTED.name, catalog.ENGINE_ACCEPTED.meaning, labels=catalog.ENGINE_ACCEPTED.labels
-        )
-        for position, count in enumerate(stats.accepted_per_position):
-            accepted.add_metric([str(position)], count)
-        yield accepted
-
-    def _family(self, metric: catalog.Metric, value: float) -> Metric:
-        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-        family: Metric = kind(catalog.PREFIX + metric.name, metric.meaning, value=value)
-        return family

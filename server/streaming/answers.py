@@ -1,6 +1,7 @@
 """The answers that a gateway has under way: how many there are, and the means to end them all.
 
-Role: beside step 8 of a request. A gateway that is to stop waits for these, and ends with an error what does not end in time.
+Role: beside step 8 of a request; also what ends those that take too long. A gateway that is to stop waits for these, and ends
+with an error what does not end in time.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import asyncio
 from types import TracebackType
 from typing import Any
 
-from server.errors import GatewayError
+from server.errors import DeadlineError, GatewayError
 
 
 class OpenAnswers:
-    """Every answer under way, of one gateway."""
+    """Every answer under way, of one gateway. None takes longer than `timeout_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
         self._open: set[OpenAnswer] = set()
         self._none_left = asyncio.Event()
         self._none_left.set()
@@ -53,7 +55,7 @@ class OpenAnswers:
 class OpenAnswer:
     """One block of work on an answer, which can be cancelled with an error from outside, as `asyncio.timeout` does it."""
 
-    __slots__ = ("_answers", "_error", "_num_cancelling", "_state", "_task")
+    __slots__ = ("_alarm", "_answers", "_error", "_num_cancelling", "_state", "_task")
 
     def __init__(self, answers: OpenAnswers, state: dict[str, Any]) -> None:
         self._answers = answers
@@ -66,11 +68,16 @@ class OpenAnswer:
         self._task = task
         self._num_cancelling = task.cancelling()
         self._answers.enter(self)
+        self._alarm = asyncio.get_running_loop().call_later(self._answers.timeout_s, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self.end(DeadlineError(f"the request took longer than {self._answers.timeout_s:g} s; ask for less at once"))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._answers.leave(self)
+        self._alarm.cancel()
         if self._error is None:
             return
         is_ours = self._task.uncancel() <= self._num_cancelling
