@@ -1,7 +1,7 @@
 """What routes may ask for: the parts of one running gateway.
 
-Role: made by `app.create_app`, filled by `lifespan` when the engine is up. Nothing here is global: two gateways in a process are
-independent.
+Role: made by `app.create_app`, filled by `lifespan` when store and engine are up. Nothing here is global: two gateways in a process
+are independent.
 """
 
 from __future__ import annotations
@@ -9,34 +9,41 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from server.admission.fair_queue import FairQueue
+from server.admission.ticket import Admission
 from server.clock import Clock
 from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, OverloadedError
 from server.generation import Generator
+from server.metrics.collectors import AdmissionFigures
 from server.metrics.recorder import Recorder
 from server.models import ModelTable
+from server.record import GenerationRecord
 from server.schemas.library import SchemaLibrary
 from server.settings import Settings
+from server.storage import Storage
 from server.streaming.answers import OpenAnswers
 from server.tenancy.isolation import CacheSalts
-from server.tenancy.keys import KeyTable
 
 
 class Gateway:
     """One gateway.
 
-    `engine` is None until it is up; `on_ready` is called then, `on_failure` when it is gone for good. `on_drained` is called when
-    a gateway that is to stop has nothing more under way.
+    `engine` is None until it is up. `on_ready` is called when store and engine are, `on_failure` when the engine is gone for good.
+    `on_drained` is called when a gateway that is to stop has nothing more under way.
     """
 
-    def __init__(self, settings: Settings, keys: KeyTable, clock: Clock) -> None:
+    def __init__(self, settings: Settings, storage: Storage, admission: Admission, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self.keys = keys
+        self.storage = storage
+        self.admission = admission
         self.models = ModelTable(settings.models)
         self.schemas = SchemaLibrary()
         self.recorder = Recorder()
+        self.recorder.watch_admission(self._figures)
         self.engine: Engine | None = None
+        self.queue: FairQueue | None = None
         self.created_s = clock.unix_s()
         self.answers = OpenAnswers(settings.admission.request_timeout_s)
         self.draining = False
@@ -44,17 +51,34 @@ class Gateway:
         self.failure: BaseException | None = None
         self.keepalive_interval_s = settings.http.keepalive_interval_s
         self.debug = settings.log.level == "debug"
+        self.ignores_reserved_fields = settings.tenancy.reserved_fields == "ignore"
         self.on_ready: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self.on_drained: Callable[[], None] = lambda: None
-        self._salts = CacheSalts()
         self._generator: Generator | None = None
 
-    def open(self, engine: Engine) -> None:
-        """Take requests from now on."""
-        self._generator = Generator(engine, self.clock, self.recorder, self._salts.of, self.models.formats)
+    def open(self, engine: Engine, cache_secret: bytes) -> None:
+        """Take requests from now on. `cache_secret`: what the tenants' prefix caches are kept apart by."""
+        self.queue = FairQueue(engine.facts.seats, self.settings.admission, self.clock, engine.stats)
+        salts, formats = CacheSalts(cache_secret), self.models.formats
+        self._generator = Generator(engine, self.clock, self, salts.of, formats, self.admission, self.queue)
         self.recorder.watch(engine)
         self.engine = engine
+
+    def started(self, record: GenerationRecord) -> None:
+        """A generation begins."""
+        self.recorder.started(record)
+
+    def ended(self, record: GenerationRecord) -> None:
+        """A generation has ended, however."""
+        self.recorder.ended(record)
+        self.storage.ledger.append(record)
+
+    def refused(self, record: GenerationRecord) -> None:
+        """A request has ended without a generation. What nobody can be charged with, or was no API's, is in no ledger."""
+        self.recorder.refused(record)
+        if record.tenant and record.api:
+            self.storage.ledger.append(record)
 
     def drain(self) -> None:
         """Take no more requests; those under way go on, for as long as the lifespan lets them."""
@@ -75,7 +99,20 @@ class Gateway:
         """Raise the `OverloadedError` that says why no request can be taken now; return when one can."""
         if self.draining:
             raise DrainingError("this replica is shutting down; try another, or again in a moment")
+        self.storage.check_open()
         if self.engine is None:
             raise OverloadedError("the engine is still starting; try again in a moment")
         if self.engine.dead:
             raise EngineDeadError("the engine has died; this replica will restart", retry_after_s=30)
+        self.admission.check_reachable()
+
+    def _figures(self) -> AdmissionFigures:
+        """What a scrape shows of admission."""
+        queue, tenants = self.queue, self.storage.keys.tenants
+        return AdmissionFigures(
+            queued=queue.queued_by_tenant() if queue else {},
+            service=queue.service_by_tenant() if queue else {},
+            budget_left={name: left for name, of in tenants.items() if (left := self.admission.budget_remaining_ratio(of)) is not None},
+            num_pending_rows=self.storage.ledger.num_pending,
+            num_limits_failures=self.admission.num_store_failures,
+        )

@@ -1,4 +1,4 @@
-"""From start to stop: the engine is opened beside the running server, watched, and closed at the end.
+"""From start to stop: store and engine are opened beside the running server, watched, and closed at the end.
 
 Invariant: all background work belongs to one task group; when the engine dies, or can't be opened, `gateway.failure` says why and
 `on_failure` ends the process, so that a supervisor can restart it. A gateway that is to stop serves what it has under way for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import structlog
@@ -20,23 +20,40 @@ from server.errors import EngineDeadError
 from server.gateway import Gateway
 
 OpenEngine = Callable[[], Awaitable[Engine]]
+BackgroundWork = Callable[[], Awaitable[None]]
 LAST_WORDS_S = 2.0
 log = structlog.get_logger(__name__)
 
 
-def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """The lifespan of one gateway's application."""
+def lifespan_of(
+    gateway: Gateway, open_engine: OpenEngine, background: Sequence[BackgroundWork] = ()
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """The lifespan of one gateway's application. `background`: what runs beside until the end; it is cancelled then."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(_run_engine(gateway, open_engine)), tasks.create_task(_drain(gateway))]
+            storage = tasks.create_task(_run_storage(gateway))
+            others = [tasks.create_task(_drain(gateway)), *(tasks.create_task(_run(work)) for work in background)]
+            others.append(tasks.create_task(gateway.admission.run()))
+            engine = tasks.create_task(_run_engine(gateway, open_engine))
             yield
             gateway.draining = True
-            for task in work:
+            for task in (engine, *others):
                 task.cancel()
+            await asyncio.wait([engine])  # what ends with it has its rows in the ledger
+            storage.cancel()
 
     return lifespan
+
+
+async def _run(work: BackgroundWork) -> None:
+    await work()
+
+
+async def _run_storage(gateway: Gateway) -> None:
+    """The store, which must not take the gateway with it."""
+    await gateway.storage.run(gateway.admission.seed)
 
 
 async def _run_engine(gateway: Gateway, open_engine: OpenEngine) -> None:
@@ -44,7 +61,8 @@ async def _run_engine(gateway: Gateway, open_engine: OpenEngine) -> None:
     engine: Engine | None = None
     try:
         engine = await open_engine()
-        gateway.open(engine)
+        await gateway.storage.opened.wait()
+        gateway.open(engine, gateway.storage.cache_secret)
         gc.collect()
         gc.freeze()  # what start-up built lives as long as the process; the collector need not look at it again
         gateway.on_ready()

@@ -17,7 +17,6 @@ from dataclasses import fields
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from pydantic import SecretStr
 
 from server import logs
 from server.app import create_app
@@ -26,7 +25,6 @@ from server.grammar.base import Bounds
 from server.http_protocol import HttpProtocol
 from server.lifespan import OpenEngine
 from server.settings import Settings
-from server.tenancy.keys import new_key
 from server.warm_up import warm_up
 
 SHUTDOWN_TIMEOUT_S = 2
@@ -41,7 +39,6 @@ def run(settings: Settings) -> int:
     """Serve until told to stop."""
     logs.configure(settings.log)
     started_s = time.monotonic()
-    settings, key, is_new = _with_key(settings)
     try:
         listener = _bind(settings.http.host, settings.http.port)
         open_engine = engine_opener(settings)
@@ -55,8 +52,14 @@ def run(settings: Settings) -> int:
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     model = gateway.models.models[0].name
 
+    first_key: list[str] = []
+
+    def made_first_key(secret: str) -> None:
+        first_key.append(secret)
+        say(f"the store was empty: tenant `default` has the API key {secret}\n(shown this once; only its SHA-256 is kept)")
+
     def ready() -> None:
-        say(_banner(base_url, model, key, is_new, time.monotonic() - started_s))
+        say(_banner(base_url, model, _key_shown(settings, first_key), time.monotonic() - started_s))
 
     def drain() -> None:
         if gateway.failure is None:
@@ -67,6 +70,7 @@ def run(settings: Settings) -> int:
         say("stopping the engine")
         server.end()
 
+    gateway.storage.on_first_key = made_first_key
     gateway.on_ready = ready
     gateway.on_failure = server.stop
     gateway.on_drained = drained
@@ -178,15 +182,13 @@ def _vllm_opener(settings: Settings) -> OpenEngine:
     return open_engine
 
 
-def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
-    """Settings with a key, that key, and whether it was made just now; no key where the gateway is open."""
-    tenancy = settings.tenancy
-    if tenancy.auth == "off":
-        return settings, None, False
-    if tenancy.key is not None:
-        return settings, tenancy.key.get_secret_value(), False
-    key = new_key()
-    return settings.model_copy(update={"tenancy": tenancy.model_copy(update={"key": SecretStr(key)})}), key, True
+def _key_shown(settings: Settings, first_key: list[str]) -> str | None:
+    """How a person who reads the banner writes a key: as it is only where it was made just now. None where none is needed."""
+    if settings.tenancy.auth == "off":
+        return None
+    if settings.tenancy.key is not None:
+        return "$K3GW_TENANCY__KEY"
+    return first_key[0] if first_key else "$KEY"
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -197,15 +199,14 @@ def _bind(host: str, port: int) -> socket.socket:
         raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None
 
 
-def _banner(base_url: str, model: str, key: str | None, is_new: bool, seconds: float) -> str:
-    """What a person needs to send a first request. A key that the person has set is not repeated."""
+def _banner(base_url: str, model: str, key: str | None, seconds: float) -> str:
+    """What a person needs to send a first request."""
     lines = [f"ready after {seconds:.1f} s", "", f"  base URL  {base_url}/v1", f"  model     {model}"]
-    header = ""
-    if is_new:
-        lines.append(f"  API key   {key}   (valid until this process ends; set K3GW_TENANCY__KEY to keep one)")
-        header = f' -H "Authorization: Bearer {key}"'
-    elif key is not None:
-        header = ' -H "Authorization: Bearer $K3GW_TENANCY__KEY"'
+    if key == "$KEY":
+        lines.append("  API key   the one that the first start printed; `k3-gateway keys create --tenant default` makes another")
+    elif key is not None and not key.startswith("$"):
+        lines.append(f"  API key   {key}")
+    header = f' -H "Authorization: Bearer {key}"' if key else ""
     body = f'{{"model":"{model}","messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
     lines += ["", f'  curl {base_url}/v1/chat/completions{header} -H "Content-Type: application/json" \\', f"    -d '{body}'", ""]
     return "\n".join(lines)
