@@ -51,7 +51,7 @@ def _port(log: int | str, server: subprocess.Popen[bytes]) -> int:
         with open(f"/proc/self/fd/{log}", encoding="utf-8") as file:
             if found := re.search(r"base URL +http://127.0.0.1:(\d+)", file.read()):
                 return int(found[1])
-        time.sleep(0.05)  # noqa: TID251
+        time.sleep(0.05)
     raise SystemExit("the gateway did not start")
 
 
@@ -61,7 +61,7 @@ def _measured(port: int, pid: int, flooded: bool, wanted: argparse.Namespace) ->
     flood = context.Process(target=_flood, args=(port, wanted.rate, wanted.connections, wanted.anew, num_refused), daemon=True)
     if flooded:
         flood.start()
-        time.sleep(3)  # noqa: TID251  # its burst is over
+        time.sleep(3)  # its burst is over
     before_s, before, started_s = cpu_s(pid), num_refused.value, time.perf_counter()
     latencies_s = sorted(asyncio.run(_ask(port, wanted.seconds)))
     wall_s = time.perf_counter() - started_s

@@ -16,7 +16,8 @@ from typing import Final
 from server.clock import Clock
 
 PAUSE_S: Final = 2.0
-MAX_PAUSING: Final = 4096
+PAUSED_INTERVAL_S: Final = 0.002
+MAX_PAUSING: Final = 8192
 MAX_ADDRESSES: Final = 8192
 ADDRESS_BURST: Final = 20
 ADDRESS_INTERVAL_S: Final = 0.5
@@ -27,7 +28,8 @@ ALL_INTERVAL_S: Final = 0.01
 class WrongKeys:
     """Brakes wrong keys beyond a burst: of 20 from one address, which may send 2 a second, or of 200 from all, 100 a second.
 
-    `wait`: sleeps for so many seconds.
+    Answers that wait go out one by one, 500 a second at most: those that came together would else be due together, and all
+    others behind them. `wait`: sleeps for so many seconds.
     """
 
     def __init__(self, clock: Clock, *, wait: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
@@ -35,6 +37,7 @@ class WrongKeys:
         self._wait = wait
         self._due_s: OrderedDict[str, float] = OrderedDict()  # address -> when its burst is whole again
         self._all_due_s = 0.0
+        self._last_end_s = 0.0  # of the pauses so far
         self.num_pausing = 0
 
     async def pause(self, address: str) -> bool:
@@ -44,8 +47,10 @@ class WrongKeys:
         if self.num_pausing >= MAX_PAUSING:
             return False
         self.num_pausing += 1
+        now_s = self._clock.monotonic_s()
+        self._last_end_s = max(self._last_end_s + PAUSED_INTERVAL_S, now_s + PAUSE_S)
         try:
-            await self._wait(PAUSE_S)
+            await self._wait(self._last_end_s - now_s)
         finally:
             self.num_pausing -= 1
         return True
