@@ -1,43 +1,94 @@
 """Who asks: every path needs a key but the few listed here.
 
-Role: step 1 of a request; default-deny. Invariant: what is not public or authenticated never reaches a route, known path or not.
+Role: step 1 of a request; default-deny. Invariants: what is not public or authenticated never reaches a route, known path or not;
+a tenant's key never opens what shows or changes other tenants; an operator's key acts for no tenant.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.errors import AuthenticationError
+from server.clock import SystemClock
+from server.errors import AuthenticationError, PermissionDeniedError
+from server.middleware.operators import OperatorKeys
+from server.middleware.wrong_keys import WrongKeys
 from server.settings import is_loopback
 from server.tenancy.keys import KeyTable
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 FORWARDING_HEADERS = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 MAX_KEY_BYTES = 512
+_HOW: Final = "send it as `Authorization: Bearer …` or `x-api-key`"
 
 
 class AuthenticationMiddleware:
-    """Puts `tenant` and `key_id` into the request's state. `metrics_from_loopback`: `/metrics` needs no key from this machine."""
+    """Puts `tenant` and `key_id` into the request's state, or `is_admin` where an operator asks.
 
-    def __init__(self, app: ASGIApp, *, keys: KeyTable, metrics_from_loopback: bool) -> None:
+    `metrics_from_loopback`: `/metrics` needs no key from this machine. `wrong_keys`: brakes who keeps sending some.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: KeyTable,
+        metrics_from_loopback: bool,
+        operators: OperatorKeys | None = None,
+        wrong_keys: WrongKeys | None = None,
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._operators = operators or OperatorKeys()
         self._metrics_from_loopback = metrics_from_loopback
+        self._wrong_keys = wrong_keys or WrongKeys(SystemClock())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_public(scope):
-            identity = self._keys.find(_key(scope))
-            if identity is None:
-                raise AuthenticationError("no valid API key; send one of yours as `Authorization: Bearer …` or `x-api-key`")
-            scope["state"]["tenant"], scope["state"]["key_id"] = identity
-            scope["state"]["log"].update(tenant=identity[0].name, key_id=identity[1])
+        if scope["type"] == "http" and not self._is_public(scope) and (error := self._identify(scope)) is not None:
+            client = scope.get("client")
+            if not await self._wrong_keys.pause(client[0] if client else ""):
+                scope["state"].setdefault("headers", {})["connection"] = "close"
+            raise error
         await self._app(scope, receive, send)
 
     def _is_public(self, scope: Scope) -> bool:
         path = scope["path"]
-        if path == "/metrics" and self._metrics_from_loopback:
-            return _is_from_here(scope)
+        if path == "/metrics" and self._metrics_from_loopback and _is_from_here(scope):
+            return True
         return path in PUBLIC_PATHS
+
+    def _identify(self, scope: Scope) -> AuthenticationError | None:
+        """Note who asks; the error where nobody may, with that key. Raises `PermissionDeniedError` for a suspended tenant."""
+        path, secret, state = scope["path"], _key(scope), scope["state"]
+        if path == "/metrics":
+            if self._operators.opens_metrics(secret):
+                return None
+            return AuthenticationError(f"`/metrics` takes `metrics.key` or the admin key; {_HOW}")
+        if _is_below(path, "/admin") or (_is_below(path, "/debug") and self._operators.is_admin(secret)):
+            return self._identify_admin(secret, scope)
+        identity = self._keys.find(secret)
+        if identity is None:
+            return AuthenticationError("no valid API key; send one of yours as `Authorization: Bearer …` or `x-api-key`")
+        tenant, key_id = identity
+        state["tenant"], state["key_id"] = identity
+        state["log"].update(tenant=tenant.name, key_id=key_id)
+        if tenant.suspended:
+            raise PermissionDeniedError(f"tenant `{tenant.name}` is suspended; ask who runs this gateway")
+        return None
+
+    def _identify_admin(self, secret: bytes | None, scope: Scope) -> AuthenticationError | None:
+        if self._operators.is_admin(secret):
+            scope["state"]["is_admin"] = True
+            scope["state"]["log"].update(key_id="admin")
+            return None
+        if not self._operators.has_admin:
+            return AuthenticationError("no admin key is set (`tenancy.admin_key`); nothing opens `/admin` until there is one")
+        return AuthenticationError(f"`/admin` takes the admin key only; {_HOW}")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/")
 
 
 def _is_from_here(scope: Scope) -> bool:

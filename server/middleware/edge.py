@@ -6,32 +6,28 @@ has a key, a prompt or an answer.
 
 from __future__ import annotations
 
-import http
-import logging
 import re
 import uuid
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.clock import Clock
 from server.errors import GatewayError, InternalError
 from server.middleware.errors import error_response
-from server.record import GenerationRecord
+from server.middleware.request_log import RequestLog
 
-log = structlog.get_logger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 _PROBES = frozenset({"/health", "/ready"})
-_QUIET = _PROBES | {"/metrics"}
 _APIS = {"/v1/chat/completions": "chat"}
 
 
 class EdgeMiddleware:
     """Gives each request its id, and each failure its response.
 
+    What is in the state's `headers` (name -> value) when a response starts goes out with it, whatever the response is.
     `on_refused`: called with tenant, model, API and outcome of a request that ends without a generation; "" for the unknown.
     """
 
@@ -39,6 +35,7 @@ class EdgeMiddleware:
         self._app = app
         self._clock = clock
         self._on_refused = on_refused
+        self._log = RequestLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,6 +46,7 @@ class EdgeMiddleware:
         state["request_id"] = request_id
         state["arrived_s"] = self._clock.monotonic_s()
         state["log"] = {}
+        state["headers"] = {}
         state["send"] = send
         header = (b"x-request-id", request_id.encode())
         status = 0
@@ -57,7 +55,8 @@ class EdgeMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), header]
+                more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in state["headers"].items()]
+                message["headers"] = [*message.get("headers", ()), *more, header]
             await send(message)
 
         try:
@@ -74,7 +73,7 @@ class EdgeMiddleware:
                 await error_response(state["error"])(scope, receive, send_with_id)
         finally:
             self._count(scope, state)
-            self._log(scope, status, state)
+            self._log.write(scope, status, self._clock.monotonic_s() - state["arrived_s"])
 
     def _count(self, scope: Scope, state: dict[str, Any]) -> None:
         """Generations count themselves, and probes are no requests of anybody."""
@@ -84,32 +83,10 @@ class EdgeMiddleware:
             tenant: str = state["tenant"].name if "tenant" in state else ""
             self._on_refused(tenant, state.get("model", ""), _APIS.get(scope["path"], ""), outcome)
 
-    def _log(self, scope: Scope, status: int, state: dict[str, Any]) -> None:
-        """One line: who, what, how it ended. An error is part of it, with its cause where it has one."""
-        level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
-        record: GenerationRecord | None = state.get("record")
-        fields = {**state["log"], **(record.log_fields() if record is not None else {})}
-        error: GatewayError | None = state.get("error")
-        if error is not None:
-            level = error.log_level
-            fields |= {"error": error.for_log[:500], "error_code": error.code}
-            if error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:  # what a client did wrong needs no traceback
-                fields["exc_info"] = error.__cause__
-        log.log(
-            level,
-            "request",
-            request_id=state["request_id"],
-            method=scope["method"],
-            path=scope["path"][:200],
-            status=status or None,
-            seconds=round(self._clock.monotonic_s() - state["arrived_s"], 4),
-            **fields,
-        )
-
 
 def _request_id(scope: Scope) -> str:
-    """The client's `x-request-id` where it is sane, else a new one."""
+    """The client's `x-request-id` where it is sane and no key of ours, else a new one."""
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value) and not value.startswith(b"k3gw-"):
             return str(value.decode())
     return uuid.uuid4().hex

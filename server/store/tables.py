@@ -1,6 +1,6 @@
 """The tables of the store, as SQLAlchemy Core.
 
-Role: the schema that this version of the code reads and writes. `migrations/` brings a database to it; a test holds the two equal.
+Role: the schema that this version of the code reads and writes. `migrations/` brings a database to it; a test holds both equal.
 Must not: be changed without a migration. Times are whole units since 1970, in UTC; money is whole nano-dollars.
 """
 
@@ -36,6 +36,7 @@ api_keys: Final = Table(
     Column("name", Text, nullable=False),
     Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the secret in hex; the secret is nowhere
     Column("created_unix_s", BigInteger, nullable=False),
+    Column("lifetime_s", BigInteger),  # what it was made for; a rotated key is replaced by one that lasts as long
     Column("expires_unix_s", BigInteger),
     Column("revoked_unix_s", BigInteger),
 )

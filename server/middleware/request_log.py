@@ -1,0 +1,76 @@
+"""One log line a request: who, what, how it ended.
+
+Invariant: no line has a key, a prompt or an answer, also where a client has put its key into the URL; a flood of wrong keys
+writes a few lines a second, and one that says how many are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import re
+from typing import Any, Final
+
+import structlog
+from starlette.types import Scope
+
+from server.errors import AuthenticationError, GatewayError
+from server.record import GenerationRecord
+
+log = structlog.get_logger(__name__)
+MAX_WRONG_KEYS_A_SECOND: Final = 5
+_QUIET: Final = frozenset({"/health", "/ready", "/metrics"})
+_KEY: Final = re.compile(r"\b(?:k3gw|sk)-[A-Za-z0-9_\-]{6,}")
+_LONG_PART: Final = re.compile(r"[^/\s]{25,}")
+
+
+class RequestLog:
+    """The log of one gateway's requests."""
+
+    def __init__(self) -> None:
+        self._num_wrong_keys = 0
+
+    def write(self, scope: Scope, status: int, seconds: float) -> None:
+        """The line of a request that has ended. An error is part of it, with its cause where it has one."""
+        state: dict[str, Any] = scope["state"]
+        level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+        record: GenerationRecord | None = state.get("record")
+        fields = {**state["log"], **(record.log_fields() if record is not None else {})}
+        error: GatewayError | None = state.get("error")
+        path = scope["path"][:200]
+        if error is not None:
+            if isinstance(error, AuthenticationError) and self._is_one_too_many():
+                return
+            level = error.log_level
+            text = error.for_log[:500].replace(path, without_keys(path))
+            path = without_keys(path)
+            fields |= {"error": _KEY.sub("…", text), "error_code": error.code}
+            if error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:  # what a client did wrong needs no traceback
+                fields["exc_info"] = error.__cause__
+        log.log(
+            level,
+            "request",
+            request_id=state["request_id"],
+            method=scope["method"],
+            path=path,
+            status=status or None,
+            seconds=round(seconds, 4),
+            **fields,
+        )
+
+    def _is_one_too_many(self) -> bool:
+        if self._num_wrong_keys == 0:
+            asyncio.get_running_loop().call_later(1, self._end_second)
+        self._num_wrong_keys += 1
+        return self._num_wrong_keys > MAX_WRONG_KEYS_A_SECOND
+
+    def _end_second(self) -> None:
+        if (num_left_out := self._num_wrong_keys - MAX_WRONG_KEYS_A_SECOND) > 0:
+            log.warning("wrong_keys_not_logged", num_requests=num_left_out)
+        self._num_wrong_keys = 0
+
+
+def without_keys(path: str) -> str:
+    """`path` without the parts that may be keys: those that look like one, and those longer than any of our paths has."""
+    return _LONG_PART.sub("…", _KEY.sub("…", path))
