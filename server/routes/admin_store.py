@@ -1,0 +1,120 @@
+"""What the admin routes share: the store behind them, and the reading of their bodies.
+
+Role: between `routes/admin*.py` and the registry. Invariant: whatever is wrong with a body is said at once, each mistake with its
+path, and nothing of that body holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, TypeVar
+
+import orjson
+import structlog
+from fastapi import Request
+from pydantic import TypeAdapter, ValidationError
+
+from server.errors import InvalidRequestError, OverloadedError
+from server.quoting import cut, shown
+from server.routes.gateway import gateway_of
+from server.store.database import Database
+from server.store.errors import StoreError
+from server.tenancy.registry import Registry
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+MAX_MISTAKES: Final = 50
+_MAX_PATH_CHARS: Final = 200
+
+
+def registry_of(request: Request) -> Registry:
+    """The tenants and keys. Raises `OverloadedError` while the store is not up."""
+    registry: Registry | None = gateway_of(request).registry
+    return _up(registry)
+
+
+def database_of(request: Request) -> Database:
+    """The database. Raises as `registry_of` does."""
+    database: Database | None = gateway_of(request).database
+    return _up(database)
+
+
+def _up(part: T | None) -> T:
+    if part is None:
+        raise OverloadedError("the store can't be reached yet; try again in a moment")
+    return part
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """A block that asks the store; what fails there is a 503."""
+    try:
+        yield
+    except StoreError as error:
+        raise OverloadedError(f"the store can't be used: {error}") from error
+
+
+@asynccontextmanager
+async def changing(request: Request) -> AsyncIterator[Registry]:
+    """A block that changes the store; the change holds in this process when it ends, in others within a second."""
+    with reading():
+        yield registry_of(request)
+    try:
+        watch = gateway_of(request).watch
+        if watch is not None:
+            await watch.refresh()
+    except StoreError as error:  # it is in the store, and the watch comes to it: what was made must not be lost with the answer
+        log.warning("refresh_failed", error=str(error))
+
+
+async def body_of(request: Request, shape: TypeAdapter[T]) -> T:
+    """The request's JSON as `shape`. Raises `InvalidRequestError` with every mistake."""
+    body = await request.body()
+    if not body.strip():
+        raise InvalidRequestError("the request has no body; send a JSON object")
+    try:
+        values = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError(f"the body is not JSON: {error}") from None
+    try:
+        return shape.validate_python(values)
+    except ValidationError as error:
+        raise invalid([_mistake(detail) for detail in error.errors(include_url=False)]) from None
+
+
+def query_of(request: Request, *names: str) -> dict[str, str]:
+    """The parameters of the URL. Raises `InvalidRequestError` for one that is none of `names`, or is there twice."""
+    given = request.query_params
+    for name, _ in given.multi_items():
+        if name not in names:
+            known = f"it takes {', '.join(f'`{known}`' for known in names)}" if names else "it takes none"
+            raise InvalidRequestError(f"there is no parameter `{shown(name)}`; {known}", param=cut(name))
+        if len(given.getlist(name)) > 1:
+            raise InvalidRequestError(f"`{name}` is there more than once; give it once", param=name)
+    return dict(given)
+
+
+def invalid(mistakes: list[tuple[str, str]]) -> InvalidRequestError:
+    """One error of all mistakes, each a path and what is wrong there."""
+    texts = [f"{path}: {what}" if path else what for path, what in mistakes[:MAX_MISTAKES]]
+    if len(mistakes) > MAX_MISTAKES:
+        texts.append(f"and {len(mistakes) - MAX_MISTAKES} more mistakes")
+    return InvalidRequestError("; ".join(texts), param=mistakes[0][0] or None)
+
+
+def _mistake(detail: Any) -> tuple[str, str]:
+    """Path and words of one of pydantic's errors, with the value where it is short and simple."""
+    *parts, last = detail["loc"] or ("",)
+    if last == "[key]":
+        last, rule = "", "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit"
+        return "", f"`{shown(parts[-1])}` is no name of a tenant; {rule}"
+    path = cut(".".join(str(part) for part in (*parts, last)), _MAX_PATH_CHARS)
+    if detail["type"] == "extra_forbidden":
+        return path, "there is no such field"
+    if detail["type"] == "missing":
+        return path, "is missing; it is required"
+    what = detail["msg"].removeprefix("Value error, ")
+    what = what[:1].lower() + what[1:]
+    value = detail["input"]
+    return path, f"`{shown(value)}`: {what}" if isinstance(value, str | int | float | bool | None) else what
