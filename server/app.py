@@ -6,6 +6,7 @@ Role: composition, once per gateway. `create_app` twice gives two independent ga
 from __future__ import annotations
 
 import http
+from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
@@ -13,39 +14,52 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
+from server.admission.factory import make_admission
 from server.clock import Clock, SystemClock
 from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
-from server.lifespan import OpenEngine, lifespan_of
+from server.lifespan import BackgroundWork, OpenEngine, lifespan_of
 from server.middleware.authentication import AuthenticationMiddleware
 from server.middleware.body_limit import BodyLimitMiddleware
 from server.middleware.edge import EdgeMiddleware
 from server.middleware.errors import error_response
+from server.middleware.operators import OperatorKeys
+from server.middleware.reserved_headers import ReservedHeadersMiddleware
+from server.middleware.wrong_keys import WrongKeys
 from server.routes import chat, debug, health, metrics, models
 from server.settings import Settings
-from server.tenancy.keys import OPEN_TENANT, KeyTable
+from server.storage import Storage
 
 
-def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None) -> FastAPI:
-    """A gateway that serves once `open_engine` has returned; it answers `/health` and 503 until then.
+def create_app(
+    settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None, background: Sequence[BackgroundWork] = ()
+) -> FastAPI:
+    """A gateway that serves once its store is reached and `open_engine` has returned; it answers `/health` and 503 until then.
 
-    The running parts are in `app.state.gateway`.
+    The running parts are in `app.state.gateway`; `background` runs beside them. Raises `StoreError` for a URL that is no store's.
     """
     clock = clock or SystemClock()
-    keys = KeyTable(OPEN_TENANT if settings.tenancy.auth == "off" else None)
-    if settings.tenancy.key is not None:
-        keys.add(settings.tenancy.key.get_secret_value(), OPEN_TENANT)
-    gateway = Gateway(settings, keys, clock)
+    storage = Storage(settings, clock)
+    gateway = Gateway(settings, storage, make_admission(settings.storage, clock), clock)
+    wrong_keys = WrongKeys(clock)
+    operators = OperatorKeys(settings.tenancy.admin_key, settings.metrics.key)
     app = FastAPI(
         title="k3-gateway",
-        lifespan=lifespan_of(gateway, open_engine),
+        lifespan=lifespan_of(gateway, open_engine, background),
         redirect_slashes=False,  # a redirect would name the scheme that a proxy before us speaks with us, and send the key there
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         middleware=[  # outermost first
-            Middleware(EdgeMiddleware, clock=clock, on_refused=gateway.recorder.refused),
-            Middleware(AuthenticationMiddleware, keys=keys, metrics_from_loopback=settings.metrics.access == "loopback"),
+            Middleware(EdgeMiddleware, clock=clock, on_refused=gateway.refused),
+            Middleware(
+                AuthenticationMiddleware,
+                keys=storage.keys,
+                metrics_from_loopback=settings.metrics.access == "loopback",
+                operators=operators,
+                wrong_keys=wrong_keys,
+            ),
+            *([] if gateway.ignores_reserved_fields else [Middleware(ReservedHeadersMiddleware)]),
             Middleware(BodyLimitMiddleware, max_body_bytes=settings.http.max_body_bytes),
         ],
         exception_handlers={HTTPException: _routing_error},

@@ -72,13 +72,13 @@ class Gateway:
     def ended(self, record: GenerationRecord) -> None:
         """A generation has ended, however."""
         self.recorder.ended(record)
-        self.storage.ledger.append(record)
+        self.storage.ledger.ended(record)
 
     def refused(self, record: GenerationRecord) -> None:
         """A request has ended without a generation. What nobody can be charged with, or was no API's, is in no ledger."""
         self.recorder.refused(record)
         if record.tenant and record.api:
-            self.storage.ledger.append(record)
+            self.storage.ledger.ended(record)
 
     def drain(self) -> None:
         """Take no more requests; those under way go on, for as long as the lifespan lets them."""
@@ -108,7 +108,7 @@ class Gateway:
 
     def _figures(self) -> AdmissionFigures:
         """What a scrape shows of admission."""
-        queue, tenants = self.queue, self.storage.keys.tenants
+        queue, tenants = self.queue, self.storage.keys.tenants()
         return AdmissionFigures(
             queued=queue.queued_by_tenant() if queue else {},
             service=queue.service_by_tenant() if queue else {},

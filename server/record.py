@@ -59,6 +59,11 @@ class GenerationRecord:
     choice_speeds: list[float] = field(default_factory=list)
 
     @property
+    def was_dispatched(self) -> bool:
+        """Whether the engine was asked; until then nothing has cost anything."""
+        return self.admitted_s is not None
+
+    @property
     def queue_s(self) -> float | None:
         """How long it waited for its seat; None for what never waited, or got none."""
         return None if self.queued_s is None or self.admitted_s is None else self.admitted_s - self.queued_s

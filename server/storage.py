@@ -7,7 +7,7 @@ begun: keys known before stay known, ledger rows wait in the spool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import structlog
@@ -15,36 +15,37 @@ import structlog
 from server.clock import Clock
 from server.errors import OverloadedError
 from server.settings import Settings
-from server.store.database import Database, StoreAwayError
+from server.store.database import Database
+from server.store.errors import StoreAwayError
 from server.tenancy.keys import OPEN_TENANT, KeyTable
 from server.tenancy.registry import Registry
 from server.tenancy.watch import Watch
 from server.usage.ledger import Ledger
 from server.usage.spool import Spool
+from server.usage.table import LedgerTable, Spent
 
-OPEN_RETRY_INTERVAL_S = 1.0
+RETRY_INTERVAL_S = 1.0
+FLUSH_TIMEOUT_S = 3.0
 log = structlog.get_logger(__name__)
-
-Spent = dict[str, tuple[int, int, int, int]]
-"""Tenant -> tokens and nano-dollars of the day, and of the month."""
 
 
 class Storage:
-    """Opened beside the running server. `database`, `registry` and `watch` are None until the database has been reached once.
+    """Opened beside the running server; `opened` is set once the database has been reached.
 
-    `on_first_key` is called with the key that an empty store was given.
+    `on_first_key` is called with the key that an empty store was given. Raises `StoreError` for a URL that is no store's.
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
+        tenancy = settings.tenancy
         self._settings = settings
         self._clock = clock
-        tenancy = settings.tenancy
-        key = tenancy.key.get_secret_value() if tenancy.key is not None else None
-        self.keys = KeyTable(clock, open_tenant=OPEN_TENANT if tenancy.auth == "off" else None, extra_key=key)
-        self.ledger = Ledger(Spool(settings.storage.spool_path), clock)
-        self.database: Database | None = None
-        self.registry: Registry | None = None
-        self.watch: Watch | None = None
+        self.keys = KeyTable(OPEN_TENANT if tenancy.auth == "off" else None, clock=clock, awaits_store=tenancy.auth == "keys")
+        if tenancy.key is not None:
+            self.keys.add(tenancy.key.get_secret_value(), OPEN_TENANT)
+        self.database = Database(settings.storage.ledger_url)
+        self.registry = Registry(self.database, clock)
+        self.watch = Watch(self.registry, self.keys)
+        self.ledger = Ledger(Spool(settings.storage.spool_path), LedgerTable(self.database), clock)
         self.opened = asyncio.Event()
         self.cache_secret = b""
         self.on_first_key: Callable[[str], None] = lambda secret: None
@@ -54,8 +55,11 @@ class Storage:
         if not self.opened.is_set():
             raise OverloadedError("the store of keys can't be reached yet; try again in a moment")
 
-    async def open(self) -> Spent:
-        """Reach the database, however long it takes; returns what each tenant has spent of this day and month."""
+    async def open(self) -> Mapping[str, Spent]:
+        """Reach the database, however long it takes; returns what each tenant has spent of this day and month.
+
+        Raises `StoreError` for a store that can't be this gateway's.
+        """
         is_known_away = False
         while True:
             try:
@@ -64,44 +68,40 @@ class Storage:
                 if not is_known_away:
                     log.error("store_away", error=str(error))
                 is_known_away = True
-                await asyncio.sleep(OPEN_RETRY_INTERVAL_S)
+                await asyncio.sleep(RETRY_INTERVAL_S)
 
-    async def _open(self) -> Spent:
-        settings = self._settings
-        if self.database is None:
-            self.database = await Database.open(settings.storage.ledger_url)
-        registry = Registry(self.database, self._clock)
-        if settings.tenants:
-            await registry.apply_tenants(settings.tenants)
-        if settings.tenancy.auth == "keys" and settings.tenancy.key is None:
-            secret = await registry.ensure_first_tenant()
+    async def _open(self) -> Mapping[str, Spent]:
+        tenancy = self._settings.tenancy
+        if self._settings.tenants:
+            await self.registry.apply_tenants(self._settings.tenants)
+        if tenancy.auth == "keys" and tenancy.key is None:
+            secret = await self.registry.ensure_first_tenant()
             if secret is not None:
                 self.on_first_key(secret)
-        configured = settings.tenancy.cache_secret
-        self.cache_secret = configured.get_secret_value().encode() if configured else await registry.cache_secret()
-        watch = Watch(registry, self.keys)
-        await watch.refresh()
-        self.ledger.set_database(self.database)
-        spent = await self.ledger.spent_since(*_window_starts_ms(self._clock.unix_s()))
-        self.registry, self.watch = registry, watch
-        return spent
+        configured = tenancy.cache_secret
+        self.cache_secret = configured.get_secret_value().encode() if configured else await self.registry.cache_secret()
+        await self.watch.refresh()
+        await self.ledger.adopt()
+        await self.ledger.drain()
+        return await self.ledger.spent_since(*_window_starts_ms(self._clock.unix_s()))
 
-    async def run(self, seed: Callable[[Spent], None]) -> None:
+    async def run(self, seed: Callable[[Mapping[str, Spent]], None]) -> None:
         """Open the store, then follow its changes and write the ledger, until cancelled. `seed` takes what has been spent."""
         try:
+            seed(await self.open())
+            self.opened.set()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.ledger.run())
-                seed(await self.open())
-                self.opened.set()
-                assert self.watch is not None
-                await self.watch.run()
+                tasks.create_task(self.watch.run())
         finally:
-            await self.close()
+            await self._close()
 
-    async def close(self) -> None:
+    async def _close(self) -> None:
         """Write what can be written now, and let go of the database."""
-        if self.database is not None:
-            await self.database.close()
+        if self.opened.is_set():
+            await self.ledger.flush(FLUSH_TIMEOUT_S)
+        self.ledger.close()
+        await self.database.close()
 
 
 def _window_starts_ms(now_s: int) -> tuple[int, int]:

@@ -79,9 +79,11 @@ class Recorder:
         for speed in record.choice_speeds:
             self._of(catalog.OUTPUT_SPEED, *who).observe(speed)
 
-    def refused(self, tenant: str, model: str, api: str, outcome: str) -> None:
+    def refused(self, record: GenerationRecord) -> None:
         """A request has ended without a generation; what is not known of it is empty."""
-        self._of(catalog.REQUESTS, tenant, model, api, outcome).inc()
+        self._of(catalog.REQUESTS, record.tenant, record.model, record.api, record.outcome).inc()
+        if record.rejected_by is not None:
+            self._of(catalog.REJECTED, record.tenant, record.rejected_by).inc()
 
     def exposition(self) -> tuple[bytes, str]:
         """The text of a scrape and its content type; vLLM's own metrics, kept in the process's default registry, come with it."""

@@ -18,6 +18,7 @@ from server.clock import Clock
 from server.errors import GatewayError, InternalError
 from server.middleware.errors import error_response
 from server.middleware.request_log import RequestLog
+from server.record import GenerationRecord
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 _PROBES = frozenset({"/health", "/ready"})
@@ -28,10 +29,10 @@ class EdgeMiddleware:
     """Gives each request its id, and each failure its response.
 
     What is in the state's `headers` (name -> value) when a response starts goes out with it, whatever the response is.
-    `on_refused`: called with tenant, model, API and outcome of a request that ends without a generation; "" for the unknown.
+    `on_refused`: called with what is known of a request that ends without a generation; "" for the unknown.
     """
 
-    def __init__(self, app: ASGIApp, *, clock: Clock, on_refused: Callable[[str, str, str, str], None]) -> None:
+    def __init__(self, app: ASGIApp, *, clock: Clock, on_refused: Callable[[GenerationRecord], None]) -> None:
         self._app = app
         self._clock = clock
         self._on_refused = on_refused
@@ -79,9 +80,22 @@ class EdgeMiddleware:
         """Generations count themselves, and probes are no requests of anybody."""
         error: GatewayError | None = state.get("error")
         outcome = state["log"].get("outcome") if error is None else error.outcome
-        if outcome is not None and "record" not in state and scope["path"] not in _PROBES:
-            tenant: str = state["tenant"].name if "tenant" in state else ""
-            self._on_refused(tenant, state.get("model", ""), _APIS.get(scope["path"], ""), outcome)
+        if outcome is None or "record" in state or scope["path"] in _PROBES:
+            return
+        now_s, arrived_s = self._clock.monotonic_s(), state["arrived_s"]
+        record = GenerationRecord(
+            request_id=state["request_id"],
+            tenant=state["tenant"].name if "tenant" in state else "",
+            key_id=state.get("key_id"),
+            model=state.get("model", ""),
+            api=_APIS.get(scope["path"], ""),
+            arrived_s=arrived_s,
+            arrived_unix_ms=self._clock.unix_ms() - round(1000 * (now_s - arrived_s)),
+            ended_s=now_s,
+            outcome=outcome,
+            rejected_by=None if error is None else error.reason,
+        )
+        self._on_refused(record)
 
 
 def _request_id(scope: Scope) -> str:

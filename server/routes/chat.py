@@ -32,7 +32,7 @@ async def create_chat_completion(request: Request) -> Response:
     gateway.check_ready()
     async with gateway.answers.open(request.scope["state"]):
         body = await request.body()
-    wanted = chat.parse(body)
+    wanted = chat.parse(body, ignore_reserved=gateway.ignores_reserved_fields)
     if gateway.debug and (unknown := unknown_fields(body, chat.FIELDS)):
         log.debug("unknown_fields_ignored", request_id=request.state.request_id, fields=unknown)
     context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
@@ -40,11 +40,13 @@ async def create_chat_completion(request: Request) -> Response:
     request.state.model = model.name
     wanted, ignored = apply_sampling_rule(wanted, model.settings.sampling)
     generator = gateway.generator()
+    gateway.admission.precheck(context.tenant)
 
     async def begin() -> tuple[Generation, ChatShape]:
         schemas = await schemas_of(wanted, len(body), gateway.schemas)
         generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s))
         request.state.record = record = generation.record
+        request.state.headers = generation.headers
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)
         return generation, shape
 
