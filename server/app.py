@@ -6,7 +6,6 @@ Role: composition, once per gateway. `create_app` twice gives two independent ga
 from __future__ import annotations
 
 import http
-from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
@@ -18,7 +17,7 @@ from server.admission.factory import make_admission
 from server.clock import Clock, SystemClock
 from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
-from server.lifespan import BackgroundWork, OpenEngine, lifespan_of
+from server.lifespan import OpenEngine, lifespan_of
 from server.middleware.authentication import AuthenticationMiddleware
 from server.middleware.body_limit import BodyLimitMiddleware
 from server.middleware.edge import EdgeMiddleware
@@ -31,12 +30,10 @@ from server.settings import Settings
 from server.storage import Storage
 
 
-def create_app(
-    settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None, background: Sequence[BackgroundWork] = ()
-) -> FastAPI:
+def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None) -> FastAPI:
     """A gateway that serves once its store is reached and `open_engine` has returned; it answers `/health` and 503 until then.
 
-    The running parts are in `app.state.gateway`; `background` runs beside them. Raises `StoreError` for a URL that is no store's.
+    The running parts are in `app.state.gateway`. Raises `StoreError` for a URL that is no store's.
     """
     clock = clock or SystemClock()
     storage = Storage(settings, clock)
@@ -45,7 +42,7 @@ def create_app(
     operators = OperatorKeys(settings.tenancy.admin_key, settings.metrics.key)
     app = FastAPI(
         title="k3-gateway",
-        lifespan=lifespan_of(gateway, open_engine, background),
+        lifespan=lifespan_of(gateway, open_engine),
         redirect_slashes=False,  # a redirect would name the scheme that a proxy before us speaks with us, and send the key there
         openapi_url=None,
         docs_url=None,

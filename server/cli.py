@@ -65,7 +65,7 @@ def serve(
         "http.host": host,
         "http.port": port,
     }
-    code = run(_settings(config, flags))
+    code = run(_settings(config, flags), lambda: settings_module.load(config, flags), config)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # everything is closed; what interpreter shutdown would do is have vLLM's libraries print pages about leaks

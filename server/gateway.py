@@ -7,7 +7,7 @@ are independent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from server.admission.fair_queue import FairQueue
 from server.admission.ticket import Admission
@@ -30,7 +30,7 @@ class Gateway:
     """One gateway.
 
     `engine` is None until it is up. `on_ready` is called when store and engine are, `on_failure` when the engine is gone for good.
-    `on_drained` is called when a gateway that is to stop has nothing more under way.
+    `on_drained` is called when a gateway that is to stop has nothing more under way. `background`: what else runs as long as it.
     """
 
     def __init__(self, settings: Settings, storage: Storage, admission: Admission, clock: Clock) -> None:
@@ -52,6 +52,7 @@ class Gateway:
         self.keepalive_interval_s = settings.http.keepalive_interval_s
         self.debug = settings.log.level == "debug"
         self.ignores_reserved_fields = settings.tenancy.reserved_fields == "ignore"
+        self.background: list[Callable[[], Coroutine[None, None, None]]] = []
         self.on_ready: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self.on_drained: Callable[[], None] = lambda: None
@@ -112,7 +113,9 @@ class Gateway:
         return AdmissionFigures(
             queued=queue.queued_by_tenant() if queue else {},
             service=queue.service_by_tenant() if queue else {},
-            budget_left={name: left for name, of in tenants.items() if (left := self.admission.budget_remaining_ratio(of)) is not None},
+            budget_left={
+                name: left for name, of in tenants.items() if (left := self.admission.budget_remaining_ratio(of)) is not None
+            },
             num_pending_rows=self.storage.ledger.num_pending,
             num_limits_failures=self.admission.num_store_failures,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import structlog
@@ -18,24 +18,21 @@ from fastapi import FastAPI
 from server.engine.base import Engine
 from server.errors import EngineDeadError
 from server.gateway import Gateway
+from server.store.errors import StoreError
 
 OpenEngine = Callable[[], Awaitable[Engine]]
-BackgroundWork = Callable[[], Awaitable[None]]
 LAST_WORDS_S = 2.0
 log = structlog.get_logger(__name__)
 
 
-def lifespan_of(
-    gateway: Gateway, open_engine: OpenEngine, background: Sequence[BackgroundWork] = ()
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """The lifespan of one gateway's application. `background`: what runs beside until the end; it is cancelled then."""
+def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """The lifespan of one gateway's application."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with asyncio.TaskGroup() as tasks:
             storage = tasks.create_task(_run_storage(gateway))
-            others = [tasks.create_task(_drain(gateway)), *(tasks.create_task(_run(work)) for work in background)]
-            others.append(tasks.create_task(gateway.admission.run()))
+            others = [tasks.create_task(work()) for work in (lambda: _drain(gateway), gateway.admission.run, *gateway.background)]
             engine = tasks.create_task(_run_engine(gateway, open_engine))
             yield
             gateway.draining = True
@@ -47,13 +44,14 @@ def lifespan_of(
     return lifespan
 
 
-async def _run(work: BackgroundWork) -> None:
-    await work()
-
-
 async def _run_storage(gateway: Gateway) -> None:
-    """The store, which must not take the gateway with it."""
-    await gateway.storage.run(gateway.admission.seed)
+    """The store: reached, followed, closed. One that can't be this gateway's ends it."""
+    try:
+        await gateway.storage.run(gateway.admission.seed)
+    except Exception as error:
+        log.error("store_failed", error=str(error), exc_info=not isinstance(error, StoreError))
+        gateway.failure = error
+        gateway.on_failure()
 
 
 async def _run_engine(gateway: Gateway, open_engine: OpenEngine) -> None:

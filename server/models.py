@@ -6,7 +6,7 @@ Role: bottom layer; made from the settings once, asked on every request.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from server.context import Tenant
 from server.errors import ModelNotFoundError, PermissionDeniedError
@@ -66,6 +66,14 @@ class ModelTable:
             )
             self.models.append(model)
             self._by_name.update(dict.fromkeys((name, *of.aliases), model))
+
+    def reprice(self, models: Mapping[str, ModelSettings]) -> None:
+        """Take over the prices of `models`; requests under way keep those they began with."""
+        for index, model in enumerate(self.models):
+            if (of := models.get(model.name)) is None:
+                continue
+            self.models[index] = new = replace(model, price=Price.of(of.price_per_million_tokens_usd))
+            self._by_name.update((name, new) for name, known in self._by_name.items() if known is model)
 
     @property
     def formats(self) -> frozenset[str]:

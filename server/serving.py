@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 
 import uvicorn
 import uvloop
@@ -21,10 +22,13 @@ from fastapi import FastAPI
 from server import logs
 from server.app import create_app
 from server.engine.base import Engine
+from server.gateway import Gateway
 from server.grammar.base import Bounds
 from server.http_protocol import HttpProtocol
 from server.lifespan import OpenEngine
+from server.reload import Apply, Reloader
 from server.settings import Settings
+from server.store.errors import StoreError
 from server.warm_up import warm_up
 
 SHUTDOWN_TIMEOUT_S = 2
@@ -35,18 +39,19 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def run(settings: Settings) -> int:
-    """Serve until told to stop."""
+def run(settings: Settings, load: Callable[[], Settings] | None = None, config: Path | None = None) -> int:
+    """Serve until told to stop. `load` reads the settings again, at SIGHUP and when the file `config` has changed."""
     logs.configure(settings.log)
     started_s = time.monotonic()
     try:
         listener = _bind(settings.http.host, settings.http.port)
-        open_engine = engine_opener(settings)
-    except (OSError, ValueError) as error:
+        app = create_app(settings, engine_opener(settings))
+    except (OSError, ValueError, StoreError) as error:
         say(f"error: {error}")
         return 2
-    app = create_app(settings, open_engine)
-    gateway = app.state.gateway
+    gateway: Gateway = app.state.gateway
+    reloader = Reloader(settings, load or (lambda: settings), reloadable(gateway), path=config)
+    gateway.background.append(reloader.run)
     server = _Server(server_config(app))
     host, port = listener.getsockname()[:2]
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -76,9 +81,26 @@ def run(settings: Settings) -> int:
     gateway.on_drained = drained
     server.on_stop = drain
     server.on_hurry = gateway.end_answers
+    server.on_hangup = reloader.ask
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(sockets=[listener]))
     return 1 if gateway.failure is not None else 0
+
+
+def reloadable(gateway: Gateway) -> dict[str, Apply]:
+    """Which settings hold anew when the configuration is read again, and what makes them."""
+
+    async def apply_tenants(settings: Settings) -> None:
+        await gateway.storage.registry.apply_tenants(settings.tenants)
+        await gateway.storage.watch.refresh()
+
+    async def apply_prices(settings: Settings) -> None:
+        gateway.models.reprice(settings.models)
+
+    async def apply_log(settings: Settings) -> None:
+        logs.configure(settings.log)
+
+    return {"tenants": apply_tenants, "models.*.price_per_million_tokens_usd": apply_prices, "log": apply_log}
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
@@ -108,6 +130,7 @@ class _Server(uvicorn.Server):
 
     on_stop: Callable[[], None] = staticmethod(lambda: None)
     on_hurry: Callable[[], None] = staticmethod(lambda: None)
+    on_hangup: Callable[[], None] = staticmethod(lambda: None)
     _stopping = False
 
     @contextmanager
@@ -115,8 +138,9 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.on_hangup)
         yield
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
     def stop(self) -> None:
