@@ -1,7 +1,7 @@
 """What routes may ask for: the parts of one running gateway.
 
-Role: made by `app.create_app`, filled by `lifespan` when store and engine are up. Nothing here is global: two gateways in a process
-are independent.
+Role: made by `app.create_app`, filled by `lifespan` when store and engine are up. Nothing here is global: two gateways in a
+process are independent.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from server.tenancy.isolation import CacheSalts
 class Gateway:
     """One gateway.
 
-    `engine` is None until it is up. `on_ready` is called when store and engine are, `on_failure` when the engine is gone for good.
-    `on_drained` is called when a gateway that is to stop has nothing more under way. `background`: what else runs as long as it.
+    `engine` is None until it is up. `on_ready` is called when store and engine are, `on_failure` when the engine is gone for
+    good. `on_drained` is called when a gateway that is to stop has nothing more under way. `background`: what else runs as long
+    as it.
     """
 
     def __init__(self, settings: Settings, storage: Storage, admission: Admission, clock: Clock) -> None:
@@ -110,12 +111,11 @@ class Gateway:
     def _figures(self) -> AdmissionFigures:
         """What a scrape shows of admission."""
         queue, tenants = self.queue, self.storage.keys.tenants()
+        left = {name: self.admission.budget_remaining_ratio(tenant) for name, tenant in tenants.items()}
         return AdmissionFigures(
             queued=queue.queued_by_tenant() if queue else {},
-            service=queue.service_by_tenant() if queue else {},
-            budget_left={
-                name: left for name, of in tenants.items() if (left := self.admission.budget_remaining_ratio(of)) is not None
-            },
+            service=queue.take_service() if queue else {},
+            budget_left={name: ratio for name, ratio in left.items() if ratio is not None},
             num_pending_rows=self.storage.ledger.num_pending,
             num_limits_failures=self.admission.num_store_failures,
         )
