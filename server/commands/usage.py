@@ -20,6 +20,7 @@ import typer
 
 from server.durations import seconds_of
 from server.settings import SettingsError, load
+from server.store.errors import StoreError
 
 if TYPE_CHECKING:
     from server.usage.report import UsageLine
@@ -42,7 +43,7 @@ def usage(
         lines = asyncio.run(_report(url, tenant, int((time.time() - since_s) * 1000), names))
     except SettingsError as error:
         _refuse(error.mistakes)
-    except ValueError as error:
+    except (ValueError, StoreError) as error:
         _refuse([str(error)])
     typer.echo(rendered(lines, names, format), nl=False)
 

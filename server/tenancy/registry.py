@@ -6,6 +6,7 @@ not kept. Changes wait for each other, in whichever process: each first takes th
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -49,11 +50,10 @@ class Registry:
         columns = (api_keys.c.id, api_keys.c.tenant, api_keys.c.digest, api_keys.c.expires_unix_s)
         async with self._database.read() as connection:
             version = int(await connection.scalar(select(values.c.value).where(values.c.name == "version")) or 0)
-            infos = [TenantInfo.of(row) for row in await connection.execute(select(tenants))]
-            rows = (await connection.execute(select(*columns).where(api_keys.c.revoked_unix_s.is_(None)))).all()
-        by_name = {info.name: info.tenant() for info in infos}
-        keys = (Key(id, by_name[tenant], bytes.fromhex(digest), expires) for id, tenant, digest, expires in rows)
-        return Snapshot(version, by_name, {key.digest: key for key in keys})
+            tenant_rows = (await connection.execute(select(tenants))).all()
+            key_rows = (await connection.execute(select(*columns).where(api_keys.c.revoked_unix_s.is_(None)))).all()
+        # Thousands of keys take tens of milliseconds, for which no stream should wait.
+        return await asyncio.to_thread(_snapshot, version, tenant_rows, key_rows)
 
     async def tenants(self) -> list[TenantInfo]:
         """All tenants, by name."""
@@ -182,6 +182,12 @@ class Registry:
         await connection.execute(api_keys.insert(), row)
         await _raise_version(connection)
         return KeyInfo.of(await _key_row(connection, key_id)), secret
+
+
+def _snapshot(version: int, tenant_rows: Sequence[Any], key_rows: Sequence[Any]) -> Snapshot:
+    by_name = {info.name: info.tenant() for info in map(TenantInfo.of, tenant_rows)}
+    keys = (Key(id, by_name[tenant], bytes.fromhex(digest), expires) for id, tenant, digest, expires in key_rows)
+    return Snapshot(version, by_name, {key.digest: key for key in keys})
 
 
 async def _raise_version(connection: AsyncConnection) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-import structlog
-
 from server.clock import Clock
 from server.quoting import cut
 from server.record import GenerationRecord
 from server.usage.row import LedgerRow, row_of
+from server.usage.saying import say
 from server.usage.segment import Lines, read_lines
 from server.usage.spool import MAX_BATCH_ROWS, Batch, Spool, sync_all
 from server.usage.table import Spent
@@ -27,7 +26,6 @@ ADOPT_EVERY_S: Final = 30.0
 WRITE_TIMEOUT_S: Final = 30.0
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 5.0
-log = structlog.get_logger(__name__)
 
 
 class RowStore(Protocol):
@@ -123,7 +121,7 @@ class Ledger:
                 while not await self.drain() or self.num_pending:  # noqa: ASYNC110 - nothing tells when a database is back
                     await asyncio.sleep(0 if self._away_since_s is None else FIRST_RETRY_S)
         if self.num_pending:
-            log.warning("ledger_not_flushed", pending_rows=self.num_pending)
+            say("warning", "ledger_not_flushed", pending_rows=self.num_pending)
         await asyncio.to_thread(sync_all, self._spool.unsynced())
         return self.num_pending
 
@@ -146,7 +144,8 @@ class Ledger:
                 adopt_at_s = self._clock.monotonic_s() + ADOPT_EVERY_S
             self._has_work.clear()
             if await self.drain():
-                await _wait(self._has_work, ADOPT_EVERY_S)
+                if not self.num_pending:
+                    await _wait(self._has_work, ADOPT_EVERY_S)
                 await asyncio.sleep(GATHER_S)
             else:
                 await asyncio.sleep(min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._num_failures - 1, 10)))
@@ -165,7 +164,7 @@ class Ledger:
         try:
             lines = await asyncio.to_thread(read_lines, segment.fd, segment.num_done_bytes, end_bytes, MAX_BATCH_ROWS)
         except OSError as error:  # nothing behind it would ever be written
-            log.error("spool_file_unreadable", file=str(segment.path), error=str(error))
+            say("error", "spool_file_unreadable", file=str(segment.path), error=str(error))
             lines = Lines(num_lines=max(1, segment.num_rows), end_bytes=end_bytes)
         return Batch(lines.rows, segment, lines.num_lines, lines.end_bytes)
 
@@ -183,14 +182,14 @@ class Ledger:
         if self._away_since_s is None:
             self._away_since_s = self._clock.monotonic_s()
             reason = cut(str(error) or type(error).__name__, 300)
-            log.error("ledger_away", error=reason, pending_rows=self.num_pending)
+            say("error", "ledger_away", error=reason, pending_rows=self.num_pending)
 
     def _succeeded(self) -> None:
         self._num_failures = 0
         if self._away_since_s is not None:
             away_s = round(self._clock.monotonic_s() - self._away_since_s, 1)
             self._away_since_s = None
-            log.warning("ledger_back", away_seconds=away_s)
+            say("warning", "ledger_back", away_seconds=away_s)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

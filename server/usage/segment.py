@@ -36,7 +36,7 @@ def line_of(row: LedgerRow) -> bytes:
 def row_in(line: bytes) -> LedgerRow | None:
     """The row of a line without its end; None where that is torn or garbled."""
     try:
-        if int(line[:8], 16) != zlib.crc32(line[9:]):
+        if line[8:9] != b" " or int(line[:8], 16) != zlib.crc32(line[9:]):
             return None
         return _decoder.decode(line[9:])
     except ValueError:  # no checksum, or a row of another kind
@@ -80,9 +80,12 @@ class Segment:
             os.close(fd)
             return None
         segment = cls(path, fd)
+        last = b""
         while chunk := os.pread(fd, CHUNK_BYTES, segment.num_bytes):
             segment.num_bytes += len(chunk)
             segment.num_rows += chunk.count(b"\n")
+            last = chunk[-1:]
+        segment.num_rows += last not in (b"", b"\n")  # torn
         segment.num_synced_bytes = segment.num_bytes
         return segment
 

@@ -18,15 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from server.usage.row import LedgerRow
+from server.usage.saying import say
 from server.usage.segment import SUFFIX, Segment, line_of
 
 MAX_SEGMENT_BYTES: Final = 32 * 1024 * 1024
 MAX_KEPT_ROWS: Final = 100_000
 MAX_BATCH_ROWS: Final = 500
-log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,10 +55,9 @@ class Spool:
         self._kept: dict[str, LedgerRow] = {}  # by id, while the disk takes nothing
         self._is_failing = False
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._open_segment()
         except OSError as error:
-            log.error("spool_away", folder=str(folder), error=str(error), kept_in_memory=max_kept_rows)
+            say("error", "spool_away", folder=str(folder), error=str(error), kept_in_memory=max_kept_rows)
             self._disk_failed()
 
     @property
@@ -80,8 +77,8 @@ class Spool:
                 self._write(row)
                 return
             except OSError as error:
-                log.error("spool_away", folder=str(self.folder), error=str(error), kept_in_memory=self._max_kept_rows)
                 self._disk_failed()
+                say("error", "spool_away", folder=str(self.folder), error=str(error), kept_in_memory=self._max_kept_rows)
             except ValueError as error:  # text that no encoding has
                 self._lose(f"row `{row.id}` can't be written: {error}")
                 return
@@ -105,7 +102,7 @@ class Spool:
             return False
         if not self._kept:
             self._is_failing = False
-            log.warning("spool_back", folder=str(self.folder), lost_rows=self.num_lost)
+            say("warning", "spool_back", folder=str(self.folder), lost_rows=self.num_lost)
         return self._is_failing
 
     def next_range(self) -> tuple[Segment, int] | None:
@@ -126,7 +123,7 @@ class Spool:
         num_garbled = batch.num_lines - len(batch.rows)
         if num_garbled:
             self.num_garbled += num_garbled
-            log.error("spool_lines_garbled", file=str(segment.path), lines=num_garbled, before_byte=batch.end_bytes)
+            say("error", "spool_lines_garbled", file=str(segment.path), lines=num_garbled, before_byte=batch.end_bytes)
         segment.num_bad += num_garbled + len(refused)
         segment.num_done_bytes = batch.end_bytes
         segment.num_rows = 0 if segment.is_drained else max(0, segment.num_rows - batch.num_lines)
@@ -145,7 +142,7 @@ class Spool:
                 if segment := Segment.adopt(path):
                     found.append(segment)
             except OSError as error:
-                log.error("spool_file_unreadable", file=str(path), error=str(error))
+                say("error", "spool_file_unreadable", file=str(path), error=str(error))
         return found
 
     def take_over(self, segments: Sequence[Segment]) -> None:
@@ -154,8 +151,9 @@ class Spool:
             if segment.is_drained:
                 self._retire(segment)
             else:
-                log.info("spool_file_adopted", file=str(segment.path), rows=segment.num_rows)
                 self._segments.insert(0, segment)
+        if num_rows := sum(segment.num_rows for segment in segments):
+            say("info", "spool_adopted", folder=str(self.folder), rows=num_rows)
 
     def unsynced(self) -> list[int]:
         """Descriptors of what neither the database nor, perhaps, the disk has; for `sync_all`, which closes them."""
@@ -177,7 +175,7 @@ class Spool:
             else:
                 os.close(segment.fd)
         if self._kept:
-            log.error("ledger_rows_lost", rows=len(self._kept), reason="the spool's disk takes nothing")
+            say("error", "ledger_rows_lost", rows=len(self._kept), reason="the spool's disk takes nothing")
         self._segments.clear()
         self._active = None
 
@@ -189,6 +187,7 @@ class Spool:
         active.write(line)
 
     def _open_segment(self) -> Segment:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = Segment.create(self.folder)
         self._seal()
         self._active = new
@@ -208,7 +207,7 @@ class Spool:
     def _lose(self, reason: str) -> None:
         self.num_lost += 1
         if self.num_lost & (self.num_lost - 1) == 0:  # a line at 1, 2, 4, 8 … lost rows
-            log.error("ledger_rows_lost", rows=self.num_lost, reason=reason)
+            say("error", "ledger_rows_lost", rows=self.num_lost, reason=reason)
 
     def _clear(self, segment: Segment) -> None:
         """All of the active segment is in the database: it begins anew, unless it has something to be looked at."""
@@ -217,7 +216,7 @@ class Spool:
         try:
             segment.clear()
         except OSError as error:
-            log.error("spool_file_not_cleared", file=str(segment.path), error=str(error))
+            say("error", "spool_file_not_cleared", file=str(segment.path), error=str(error))
 
     def _retire(self, segment: Segment) -> None:
         if segment in self._segments:
@@ -225,7 +224,7 @@ class Spool:
         try:
             segment.retire()
         except OSError as error:
-            log.error("spool_file_not_deleted", file=str(segment.path), error=str(error))
+            say("error", "spool_file_not_deleted", file=str(segment.path), error=str(error))
 
 
 def sync_all(descriptors: Sequence[int]) -> None:
@@ -234,6 +233,6 @@ def sync_all(descriptors: Sequence[int]) -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            log.error("spool_not_synced", error=str(error))
+            say("error", "spool_not_synced", error=str(error))
         finally:
             os.close(descriptor)

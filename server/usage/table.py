@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-import structlog
 from sqlalchemy import case, func, select
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from server.store.database import Database
 from server.store.tables import ledger
 from server.usage.row import LedgerRow
-
-log = structlog.get_logger(__name__)
+from server.usage.saying import say
 
 
 class Spent(NamedTuple):
@@ -52,7 +50,7 @@ class LedgerTable:
             except (DBAPIError, ValueError, OverflowError) as error:
                 if not _is_refusal(error):
                     raise
-                log.error("ledger_row_refused", row=row.id, request_id=row.request_id, error=type(error).__name__)
+                say("error", "ledger_row_refused", row=row.id, request_id=row.request_id, error=type(error).__name__)
                 refused.append(row)
         return refused
 

@@ -1,0 +1,280 @@
+"""Whether tenants get what their weights promise, and a light one stays quick beside a flood.
+
+    python -m bench.fairness [--seats 32] [--seconds 400] [--seed 1]
+
+The fair queue before the scripted engine, in made-up time: exact, and the same on every run of a seed. Backlogged tenants ask
+again as soon as they are answered; what they are given is measured in the queue's own currency, between two moments at which
+all of them wait. Prints a table of what is demanded and what was found; exit code 1 where something was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from bench.virtual_time import LoopClock, run
+from server.admission.fair_queue import FairQueue
+from server.context import Tenant
+from server.engine.base import EngineHints, EngineRequest, Sampling
+from server.engine.scripted.engine import ScriptedEngine
+from server.engine.scripted.reply import Repeat, Tokens, Wait
+from server.engine.scripted.rules import Rule, Script
+from server.models import Price
+from server.sections import AdmissionSettings
+from server.vocabulary.byte import ByteVocabulary
+
+MAX_SHARE_ERROR: Final = 0.05
+MIN_JAIN_INDEX: Final = 0.98
+MAX_TTFT_RATIO: Final = 1.5
+MIN_BUSY: Final = 0.98
+STEP_S: Final = 0.08
+TOKENS_PER_STEP: Final = 4
+PREFILL_S: Final = 0.05
+NUM_FLOOD_REQUESTS: Final = 200
+_WARM_UP_S: Final = 60.0
+_LOOK_S: Final = 0.037
+_PRICE: Final = Price(input=3 * 10**9, cached_input=3 * 10**8, output=15 * 10**9)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Requests of one kind: prompt and answer have as many tokens as these ranges say, both ends included."""
+
+    num_input_tokens: tuple[int, int]
+    num_output_tokens: tuple[int, int]
+
+
+SHORT: Final = Shape((50, 200), (20, 100))
+CHAT: Final = Shape((200, 2000), (50, 300))
+READING: Final = Shape((4000, 12000), (10, 60))
+WRITING: Final = Shape((50, 300), (500, 1500))
+LIGHT: Final = Shape((100, 100), (20, 20))
+LONG: Final = Shape((500, 1000), (1000, 2000))
+
+
+class Target(Protocol):
+    """What is asked."""
+
+    async def ask(self, tenant: Tenant, num_input_tokens: int, num_output_tokens: int) -> float:
+        """Have one request answered; seconds until its first token."""
+        ...
+
+    def take_service(self) -> Mapping[str, float]:
+        """What each tenant was given since the last call, in uncached input tokens."""
+        ...
+
+    def busy(self) -> float | None:
+        """Requests that run now, per seat that is open to all; None while nothing waits."""
+        ...
+
+
+class Queue:
+    """The fair queue and the scripted engine in this process."""
+
+    def __init__(self, num_seats: int) -> None:
+        vocabulary = ByteVocabulary()
+        reply = (Wait(PREFILL_S), Repeat(10**6, (Tokens(tuple(vocabulary.encode("word"))),)))
+        script = Script((Rule(reply, tokens_per_step=TOKENS_PER_STEP, step_interval_s=STEP_S),))
+        self._engine = ScriptedEngine(vocabulary, script, seats=num_seats)
+        settings = AdmissionSettings(queue_timeout_s=3600)
+        self._num_common = num_seats - num_seats // 16
+        self._queue = FairQueue(num_seats, settings, LoopClock(), self._engine.stats)
+        self._num_asked = 0
+
+    async def ask(self, tenant: Tenant, num_input_tokens: int, num_output_tokens: int) -> float:
+        begun_s = asyncio.get_running_loop().time()
+        ttft_s = None
+        self._num_asked += 1
+        sampling = Sampling(max_tokens=num_output_tokens)
+        token_ids = [self._num_asked % 256, self._num_asked // 256 % 256, *([0] * (num_input_tokens - 2))]
+        request = EngineRequest(str(self._num_asked), token_ids, sampling, tenant.name, hints=EngineHints(tenant.name))
+        (place,) = self._queue.join(
+            tenant,
+            _PRICE,
+            num_places=1,
+            num_input_tokens=num_input_tokens,
+            num_output_tokens=200,
+            prefix_key=tenant.name.encode(),
+        )
+        try:
+            await place.wait()
+            async with aclosing(self._engine.generate(request)) as deltas:
+                async for delta in deltas:
+                    if ttft_s is None:
+                        ttft_s = asyncio.get_running_loop().time() - begun_s
+                        place.prefilled(delta.num_cached_tokens)
+                    place.produced(len(delta.token_ids))
+        finally:
+            place.leave()
+        assert ttft_s is not None
+        return ttft_s
+
+    def take_service(self) -> Mapping[str, float]:
+        return self._queue.take_service()
+
+    def busy(self) -> float | None:
+        return self._engine.stats.num_running / self._num_common if self._queue.num_queued else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """One line of the table."""
+
+    what: str
+    demanded: str
+    found: str
+    is_met: bool
+
+
+class Load:
+    """Clients of `target`; `busy` collects how busy it was while anything waited."""
+
+    def __init__(self, target: Target, seed: int) -> None:
+        self.target = target
+        self.random = random.Random(seed)
+        self.busy: list[float] = []
+
+    async def keep_asking(self, tenant: Tenant, shape: Shape) -> None:
+        """One client that is never content."""
+        while True:
+            await self.ask(tenant, shape)
+
+    async def ask(self, tenant: Tenant, shape: Shape) -> float:
+        """One request of `shape`; seconds to its first token."""
+        return await self.target.ask(
+            tenant, self.random.randint(*shape.num_input_tokens), self.random.randint(*shape.num_output_tokens)
+        )
+
+    async def watch(self) -> None:
+        """Look how busy the target is, again and again."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if (busy := self.target.busy()) is not None:
+                self.busy.append(min(1.0, busy))
+
+    async def beside(self, work: Coroutine[Any, Any, None], floods: Sequence[tuple[Tenant, Shape, int]]) -> None:
+        """Do `work` while each tenant of `floods` keeps its number of requests open."""
+        async with asyncio.TaskGroup() as group:
+            clients = [
+                group.create_task(self.keep_asking(tenant, shape))
+                for tenant, shape, num_requests in floods
+                for _ in range(num_requests)
+            ]
+            clients.append(group.create_task(self.watch()))
+            try:
+                await work
+            finally:
+                for client in clients:
+                    client.cancel()
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's fairness index: 1 where all are equal, 1/n where one has everything."""
+    return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
+
+
+async def shares(load: Load, seconds: float, sides: Sequence[tuple[Tenant, Shape]], name: str) -> list[Found]:
+    """Backlogged tenants, side by side."""
+    service: dict[str, float] = {}
+
+    async def measure() -> None:
+        await asyncio.sleep(_WARM_UP_S)
+        load.target.take_service()
+        load.busy.clear()
+        await asyncio.sleep(seconds)
+        service.update(load.target.take_service())
+
+    await load.beside(measure(), [(tenant, shape, 64) for tenant, shape in sides])
+    per_weight = [service[tenant.name] / tenant.weight for tenant, _ in sides]
+    even = sum(service.values()) / sum(tenant.weight for tenant, _ in sides)
+    error = max(abs(share / even - 1) for share in per_weight)
+    index = jain(per_weight)
+    return [
+        Found(f"{name}: service off its weights", f"<= {MAX_SHARE_ERROR:.1%}", f"{error:.2%}", error <= MAX_SHARE_ERROR),
+        Found(f"{name}: Jain index", f">= {MIN_JAIN_INDEX}", f"{index:.5f}", index >= MIN_JAIN_INDEX),
+        _busy(load, name),
+    ]
+
+
+async def light(load: Load, seconds: float, name: str) -> list[Found]:
+    """A tenant with one short request now and then: alone, and beside a flood of long ones."""
+    tenant = Tenant("light")
+
+    async def ttft_p99() -> float:
+        until_s = asyncio.get_running_loop().time() + seconds
+        ttfts_s = []
+        while asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(load.random.expovariate(2.0))
+            ttfts_s.append(await load.ask(tenant, LIGHT))
+        return sorted(ttfts_s)[int(len(ttfts_s) * 0.99)]
+
+    alone_s = await ttft_p99()
+    beside: list[float] = []
+
+    async def measure() -> None:
+        await asyncio.sleep(_WARM_UP_S)
+        load.busy.clear()
+        beside.append(await ttft_p99())
+
+    await load.beside(measure(), [(Tenant("flood"), LONG, NUM_FLOOD_REQUESTS)])
+    ratio = beside[0] / alone_s
+    figures = f"{ratio:.2f} x ({beside[0] * 1000:.0f} ms, alone {alone_s * 1000:.0f} ms)"
+    return [Found(f"{name}: light TTFT p99", f"<= {MAX_TTFT_RATIO} x", figures, ratio <= MAX_TTFT_RATIO), _busy(load, name)]
+
+
+def _busy(load: Load, name: str) -> Found:
+    """Of the seats that are open to all, how many ran while anything waited."""
+    mean = sum(load.busy) / len(load.busy) if load.busy else 0.0
+    return Found(f"{name}: busy while anything waits", f">= {MIN_BUSY:.0%}", f"{mean:.2%}", mean >= MIN_BUSY)
+
+
+Scenario = Callable[[Load], Coroutine[Any, Any, list[Found]]]
+
+
+def scenarios(seconds: float) -> list[Scenario]:
+    """All that is measured."""
+
+    def backlogged(name: str, *sides: tuple[Tenant, Shape]) -> Scenario:
+        return lambda load: shares(load, seconds, sides, name)
+
+    return [
+        *(
+            backlogged(f"weights 1:{weight}", (Tenant("one"), CHAT), (Tenant("other", weight=weight), CHAT))
+            for weight in (1, 3, 10)
+        ),
+        backlogged("mixed shapes", (Tenant("short"), SHORT), (Tenant("reading"), READING), (Tenant("writing"), WRITING)),
+        lambda load: light(load, seconds, f"flood of {NUM_FLOOD_REQUESTS}"),
+    ]
+
+
+def measure(num_seats: int, seconds: float, seed: int) -> list[Found]:
+    """Every scenario, each on a new queue and engine."""
+
+    async def measured(scenario: Scenario) -> list[Found]:
+        return await scenario(Load(Queue(num_seats), seed))
+
+    return [found for scenario in scenarios(seconds) for found in run(measured(scenario))]
+
+
+def main() -> None:
+    """Measure and print. Exit code 1 where something was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seats", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=400.0, help="of made-up time, for each measurement")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    lines = measure(options.seats, options.seconds, options.seed)
+    width = max(len(line.what) for line in lines)
+    for line in lines:
+        print(f"{line.what:<{width}}  {line.demanded:>9}  {line.found:<36}  {'ok' if line.is_met else 'MISSED'}")
+    sys.exit(0 if all(line.is_met for line in lines) else 1)
+
+
+if __name__ == "__main__":
+    main()

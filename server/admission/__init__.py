@@ -1,0 +1,1 @@
+"""Who may be served, and when: limits and budgets, and the fair queue before the engine."""

@@ -1,0 +1,94 @@
+"""Whether a tenant may have a request run, by its limits and budgets.
+
+Role: step 3 of a request, after its prompt is rendered and before anything else is done for it. `reserve` gives a ticket or
+refuses; the ticket is settled when the request has ended, however.
+Invariant: what is refused consumes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, TypeVar
+
+from server.admission.limits import NO_BUDGET, Demand, Estimate, LimitStore, context_room, demand_of
+from server.admission.rate_headers import rate_headers, remaining_ratio
+from server.admission.refusals import budget_ran_out, refusal
+from server.admission.ticket import Ticket
+from server.clock import Clock
+from server.context import RequestContext, Tenant
+from server.errors import InsufficientQuotaError, LimitsAwayError, RateLimitError
+from server.models import Price, ServedModel
+
+Refusal = TypeVar("Refusal", bound=RateLimitError)
+FIRST_EXPECTED_TOKENS: Final = 512
+_MEMORY: Final = 8
+"""Of that many answers, about, the running estimate is made."""
+_AT_LEAST: Final = Estimate(num_input_tokens=1, max_output_tokens=1, has_cap=True)
+
+
+class Admission:
+    """Decides for all tenants. `refusals`: how many requests were refused, or ended, by reason."""
+
+    def __init__(self, store: LimitStore, clock: Clock) -> None:
+        self.store = store
+        self.refusals: Counter[str] = Counter()
+        self._clock = clock
+        self._expected: dict[str, int] = {}
+
+    def precheck(self, tenant: Tenant, model: ServedModel | None = None) -> None:
+        """Raise what `reserve` would certainly raise, whatever the prompt; counts nothing.
+
+        Without `model`, which has the prices, budgets in money are left out.
+        """
+        demand = demand_of(tenant, model.price if model else Price(), _AT_LEAST, 1)
+        decision = self.store.peek(demand)
+        if decision is not None and (error := refusal(demand, decision)) is not None:
+            raise self._counted(error)
+
+    async def reserve(self, context: RequestContext, model: ServedModel, estimate: Estimate) -> Ticket:
+        """Reserve for one request, which must be settled.
+
+        Raises `RateLimitError`, `InsufficientQuotaError`, `InvalidRequestError` (it never could be admitted), `LimitsAwayError`.
+        """
+        tenant = context.tenant
+        context_room(tenant, estimate.num_input_tokens)
+        demand = demand_of(tenant, model.price, estimate, self.expected_tokens(tenant))
+        try:
+            decision = await self.store.reserve(demand)
+        except LimitsAwayError as error:
+            self.refusals[error.reason] += 1
+            raise
+        if decision.hold is None:
+            raise self._counted(refusal(demand, decision) or RateLimitError("your limits were reached; try again"))
+        learn = None if estimate.has_cap else self._learn  # what a cap cut says nothing of answers without one
+        return Ticket(demand, decision.hold, decision.standing, learn, self._ran_out)
+
+    def headers(self, tenant: Tenant) -> dict[str, str]:
+        """`x-ratelimit-*` as the tenant stands now, as far as it is known here; for refusals."""
+        standing = self.store.standing(tenant)
+        return {} if standing is None else rate_headers(tenant, standing)
+
+    def budget_remaining_ratio(self, tenant: Tenant) -> float | None:
+        """How much is left of the tenant's tightest budget, from 0 to 1; None where it has none."""
+        standing = self.store.standing(tenant)
+        if standing is None:
+            return 1.0 if tenant.budget != NO_BUDGET else None
+        return remaining_ratio(tenant, standing, self._clock.unix_s())
+
+    def expected_tokens(self, tenant: Tenant) -> int:
+        """How many output tokens an answer of the tenant's usually takes where the client sets no cap."""
+        return self._expected.get(tenant.name, FIRST_EXPECTED_TOKENS * _MEMORY) // _MEMORY
+
+    def _learn(self, name: str, num_output_tokens: int) -> None:
+        so_far = self._expected.get(name, FIRST_EXPECTED_TOKENS * _MEMORY)
+        self._expected[name] = so_far - so_far // _MEMORY + num_output_tokens
+
+    def _ran_out(self, demand: Demand, num_output_tokens: int) -> InsufficientQuotaError:
+        standing = self.store.standing(demand.tenant)
+        if standing is None:
+            return self._counted(InsufficientQuotaError(f"your budget ran out after {num_output_tokens} tokens of this answer"))
+        return self._counted(budget_ran_out(demand, standing, num_output_tokens))
+
+    def _counted(self, error: Refusal) -> Refusal:
+        self.refusals[error.reason] += 1
+        return error

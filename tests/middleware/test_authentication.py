@@ -1,0 +1,206 @@
+"""Which key opens what, as a client sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from server.clock import ManualClock
+from server.context import Tenant
+from server.errors import AuthenticationError, PermissionDeniedError
+from server.middleware.authentication import AuthenticationMiddleware
+from server.middleware.operators import OperatorKeys
+from server.middleware.wrong_keys import ADDRESS_BURST, MAX_PAUSING, WrongKeys
+from server.tenancy.keys import KeyTable
+from tests.conftest import KEY, StartGateway
+
+ADMIN = "the-admin-key-of-tests"
+READER = "the-metrics-key-of-tests"
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"authorization": f"Bearer {key}"}
+
+
+PATHS = {  # path -> the keys that open it
+    "/v1/models": {KEY},
+    "/metrics": {ADMIN, READER},
+    "/admin/v1/tenants": {ADMIN},
+    "/admin/v1/nothing": {ADMIN},
+    "/admin": {ADMIN},
+    "/administrators": {KEY},
+    "/debug/engine": {KEY, ADMIN},
+    "/nothing": {KEY},
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_key_opens_what_it_is_for_and_nothing_else(start_gateway: StartGateway, path: str) -> None:
+    gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN}, metrics={"access": "key", "key": READER})
+    opened = {
+        key
+        for key in (KEY, ADMIN, READER, None, ADMIN[:-1], ADMIN + "x", ADMIN.upper())
+        if httpx.get(gateway.url + path, headers=bearer(key)).status_code != http.HTTPStatus.UNAUTHORIZED
+    }
+
+    assert opened == PATHS[path]
+
+
+@pytest.mark.parametrize("header", ["forwarded", "x-forwarded-for", "x-real-ip", "X-Forwarded-For"])
+@pytest.mark.parametrize("value", ["127.0.0.1", "for=127.0.0.1", "203.0.113.9", ""])
+def test_what_comes_through_a_proxy_on_this_machine_is_not_from_here(
+    start_gateway: StartGateway, header: str, value: str
+) -> None:
+    gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN})
+
+    assert httpx.get(f"{gateway.url}/metrics").status_code == 200
+    assert httpx.get(f"{gateway.url}/metrics", headers={header: value}).status_code == 401
+    assert httpx.get(f"{gateway.url}/metrics", headers={header: value, **bearer(ADMIN)}).status_code == 200
+
+
+@pytest.mark.parametrize("key", [None, KEY, ADMIN])
+def test_without_an_admin_key_nothing_opens_admin(start_gateway: StartGateway, key: str | None) -> None:
+    gateway = start_gateway()
+    response = httpx.get(f"{gateway.url}/admin/v1/tenants", headers=bearer(key))
+
+    assert response.status_code == 401
+    assert "no admin key is set (`tenancy.admin_key`)" in response.json()["error"]["message"]
+
+
+def test_an_open_gateway_keeps_admin_closed(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(tenancy={"auth": "off", "admin_key": ADMIN})
+
+    assert httpx.get(f"{gateway.url}/v1/models").status_code == 200
+    assert httpx.get(f"{gateway.url}/admin/v1/status").status_code == 401
+    assert httpx.get(f"{gateway.url}/admin/v1/status", headers=bearer(ADMIN)).status_code == 200
+
+
+def test_the_metrics_key_alone_is_no_admin_key() -> None:
+    from pydantic import SecretStr
+
+    operators = OperatorKeys(None, SecretStr(READER))
+
+    assert [operators.opens_metrics(key) for key in (READER.encode(), b"", None)] == [True, False, False]
+    assert [operators.is_admin(key) for key in (READER.encode(), b"", None, bytes(32))] == [False] * 4
+    assert READER not in repr(vars(operators))
+
+
+class Door:
+    """The middleware before an application that notes who has come in."""
+
+    def __init__(self, *, keys: KeyTable | None = None, wait: Callable[[float], Any] = asyncio.sleep) -> None:
+        self.came_in: list[Scope] = []
+        self.clock = ManualClock()
+        self.wrong_keys = WrongKeys(self.clock, wait=wait)
+        self._keys = keys or KeyTable()
+        self._keys.add(KEY, Tenant("acme"))
+        self._door = AuthenticationMiddleware(
+            self._app, keys=self._keys, metrics_from_loopback=False, operators=OperatorKeys(), wrong_keys=self.wrong_keys
+        )
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.came_in.append(scope)
+
+    async def knock(self, key: str, address: str = "198.51.100.7") -> Scope:
+        """The scope behind the door. Raises as it does."""
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        state: dict[str, Any] = {"log": {}, "headers": {}}
+        scope = {"type": "http", "path": "/v1/models", "headers": headers, "client": (address, 1), "state": state}
+        await self._door(scope, None, None)  # type: ignore[arg-type]
+        return scope
+
+    async def knock_wrongly(self, address: str = "198.51.100.7") -> dict[str, str]:
+        """The extra headers of the answer to a wrong key."""
+        state: dict[str, Any] = {"log": {}, "headers": {}}
+        scope = {"type": "http", "path": "/v1/models", "headers": [], "client": (address, 1), "state": state}
+        with pytest.raises(AuthenticationError):
+            await self._door(scope, None, None)  # type: ignore[arg-type]
+        headers: dict[str, str] = state["headers"]
+        return headers
+
+
+async def test_a_suspended_tenant_is_told_so() -> None:
+    keys = KeyTable()
+    keys.add("suspended-tenants-key", Tenant("closed", suspended=True))
+    door = Door(keys=keys)
+
+    with pytest.raises(PermissionDeniedError, match="`closed` is suspended"):
+        await door.knock("suspended-tenants-key")
+    assert door.came_in == []
+    assert (await door.knock(KEY))["state"]["tenant"].name == "acme"
+
+
+async def test_wrong_keys_beyond_the_burst_wait_and_valid_ones_never_do() -> None:
+    waits_s: list[float] = []
+    opened = asyncio.Event()
+
+    async def wait(seconds: float) -> None:
+        waits_s.append(seconds)
+        await opened.wait()
+
+    door = Door(wait=wait)
+    for _ in range(ADDRESS_BURST):
+        assert await door.knock_wrongly() == {}
+    assert waits_s == []
+    async with asyncio.TaskGroup() as tasks:
+        late = [tasks.create_task(door.knock_wrongly()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert waits_s == pytest.approx([2.0, 2.002, 2.004])
+        assert not any(task.done() for task in late)
+        assert (await door.knock(KEY))["state"]["tenant"].name == "acme"
+        assert await door.knock_wrongly("203.0.113.1") == {}, "another address waits for it"
+        opened.set()
+    assert door.wrong_keys.num_pausing == 0
+    assert len(waits_s) == 3
+
+
+async def test_who_stops_is_forgiven() -> None:
+    num_waits = 0
+
+    async def wait(_: float) -> None:
+        nonlocal num_waits
+        num_waits += 1
+
+    door = Door(wait=wait)
+    for _ in range(ADDRESS_BURST + 100):
+        await door.knock_wrongly()
+    assert num_waits == 100
+    door.clock.advance(ADDRESS_BURST * 0.5)
+    for _ in range(ADDRESS_BURST):
+        await door.knock_wrongly()
+    assert num_waits == 100
+
+
+async def test_when_too_many_wait_the_connection_is_closed_at_once() -> None:
+    opened = asyncio.Event()
+
+    async def wait(_: float) -> None:
+        await opened.wait()
+
+    door = Door(wait=wait)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(ADDRESS_BURST + MAX_PAUSING):
+            tasks.create_task(door.knock_wrongly())
+        while door.wrong_keys.num_pausing < MAX_PAUSING:
+            await asyncio.sleep(0)
+        assert await door.knock_wrongly() == {"connection": "close"}
+        opened.set()
+
+
+async def test_a_client_that_leaves_while_it_waits_leaves_no_trace() -> None:
+    door = Door(wait=asyncio.sleep)
+    for _ in range(ADDRESS_BURST):
+        await door.knock_wrongly()
+    async with asyncio.TaskGroup() as tasks:
+        late = tasks.create_task(door.knock_wrongly())
+        while door.wrong_keys.num_pausing == 0:
+            await asyncio.sleep(0)
+        late.cancel()
+    assert door.wrong_keys.num_pausing == 0
