@@ -13,7 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
-from server.admission.factory import make_admission
+from server.admission.admission import Admission
+from server.admission.memory import MemoryStore
 from server.clock import Clock, SystemClock
 from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
@@ -25,7 +26,7 @@ from server.middleware.errors import error_response
 from server.middleware.operators import OperatorKeys
 from server.middleware.reserved_headers import ReservedHeadersMiddleware
 from server.middleware.wrong_keys import WrongKeys
-from server.routes import chat, debug, health, metrics, models
+from server.routes import admin, admin_keys, chat, debug, health, metrics, models
 from server.settings import Settings
 from server.storage import Storage
 
@@ -37,7 +38,7 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
     """
     clock = clock or SystemClock()
     storage = Storage(settings, clock)
-    gateway = Gateway(settings, storage, make_admission(settings.storage, clock), clock)
+    gateway = Gateway(settings, storage, Admission(MemoryStore(clock), clock), clock)
     wrong_keys = WrongKeys(clock)
     operators = OperatorKeys(settings.tenancy.admin_key, settings.metrics.key)
     app = FastAPI(
@@ -62,7 +63,7 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
         exception_handlers={HTTPException: _routing_error},
     )
     app.state.gateway = gateway
-    for routes in (health, models, chat, metrics):
+    for routes in (health, models, chat, metrics, admin, admin_keys):
         app.include_router(routes.router)
     if settings.engine.kind == "scripted":
         app.include_router(debug.router)

@@ -15,8 +15,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from server.admission.fair_queue import Place
-from server.admission.ticket import Ticket, Usage
+from server.admission.limits import Usage
+from server.admission.place import Place
+from server.admission.ticket import Ticket
 from server.calls import CallFault, CallGate
 from server.clock import Clock
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling

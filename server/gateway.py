@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
+from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
-from server.admission.ticket import Admission
 from server.clock import Clock
 from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, OverloadedError

@@ -9,13 +9,16 @@ Must not: know any API's wire shape or HTTP.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
+from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import Final, Protocol
 
+from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
-from server.admission.ticket import Admission, Estimate, Usage
+from server.admission.limits import NOTHING, Estimate, Usage
 from server.choice import Allowance, Choice, Plan
 from server.clock import Clock
 from server.context import Tenant
@@ -199,25 +202,35 @@ class Generation:
 
     async def _allowance(self) -> Allowance:
         """The tenant's ticket, and places in the queue. Raises what says that there are none; nothing is held then."""
-        job, record, generator = self._plan.job, self.record, self._generator
-        num_tokens, max_tokens, num_choices = len(self._plan.prompt.token_ids), self._plan.sampling.max_tokens, job.num_choices
-        estimate = Estimate(num_tokens, max_tokens * num_choices, has_cap=job.max_tokens is not None)
-        ticket = await generator.admission.reserve(job.context, job.model, estimate, self.headers)
+        job, admission = self._plan.job, self._generator.admission
+        tenant, num_tokens, max_tokens = job.context.tenant, len(self._plan.prompt.token_ids), self._plan.sampling.max_tokens
+        estimate = Estimate(num_tokens, max_tokens * job.num_choices, has_cap=job.max_tokens is not None)
         try:
-            places = generator.queue.join(
-                job.context.tenant,
+            ticket = await admission.reserve(job.context, job.model, estimate)
+        except GatewayError:
+            self.headers.update(admission.headers(tenant))
+            raise
+        self.headers.update(ticket.headers)
+        try:
+            places = self._generator.queue.join(
+                tenant,
                 job.model.price,
-                num_places=num_choices,
+                num_places=job.num_choices,
                 num_input_tokens=num_tokens,
-                num_output_tokens=ticket.num_output_tokens // num_choices,
-                prefix_key=(generator.cache_salt(job), tuple(self._plan.prompt.token_ids[:PREFIX_TOKENS])),
+                num_output_tokens=min(max_tokens, admission.expected_tokens(tenant)),
+                prefix_key=self._prefix_key(),
                 service_class=job.service_class,
             )
         except BaseException:
-            ticket.settle(Usage())
+            ticket.settle(NOTHING)
             raise
-        record.queued_s = generator.clock.monotonic_s()
+        self.record.queued_s = self._generator.clock.monotonic_s()
         return Allowance(ticket, places)
+
+    def _prefix_key(self) -> bytes:
+        """The same for prompts of one cache group that begin alike."""
+        begin = array("I", self._plan.prompt.token_ids[:PREFIX_TOKENS]).tobytes()
+        return hashlib.blake2b(begin, key=self._generator.cache_salt(self._plan.job).encode(), digest_size=8).digest()
 
     def _usage(self) -> Usage:
         """The engine's own counts, and what they cost."""

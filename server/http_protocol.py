@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 from server.errors import GatewayError, HeadersTooLargeError, InvalidRequestError
 from server.gateway import Gateway
 from server.middleware.errors import error_response
+from server.record import GenerationRecord
 
 MAX_HEAD_BYTES = 64 * 1024
 LINGER_S = 1.0
@@ -143,7 +144,7 @@ class HttpProtocol(HttpToolsProtocol):
         headers = [*response.raw_headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
         head = b"".join(b"%b: %b\r\n" % header for header in headers)
         self.transport.write(STATUS_LINE[error.status] + head + b"\r\n" + bytes(response.body))
-        self._gateway.recorder.refused("", "", "", error.outcome)
+        self._gateway.refused(GenerationRecord(request_id, "", "", arrived_s=0.0, api="", outcome=error.outcome))
         log.info("refused", request_id=request_id, status=error.status, error=error.message)
         # Closing at once, with more on its way to us, would reset the connection and take the answer along.
         self.transport.write_eof()

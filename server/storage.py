@@ -44,7 +44,7 @@ class Storage:
             self.keys.add(tenancy.key.get_secret_value(), OPEN_TENANT)
         self.database = Database(settings.storage.ledger_url)
         self.registry = Registry(self.database, clock)
-        self.watch = Watch(self.registry, self.keys)
+        self.watch = Watch(self.registry, self.keys, clock)
         self.ledger = Ledger(Spool(settings.storage.spool_path), LedgerTable(self.database), clock)
         self.opened = asyncio.Event()
         self.cache_secret = b""

@@ -46,7 +46,7 @@ class EngineCollector(Collector):
             (catalog.ENGINE_DRAFT_TOKENS, stats.num_draft_tokens),
         ):
             yield _single(metric, value)
-        accepted = {(str(position),): count for position, count in enumerate(stats.accepted_per_position)}
+        accepted = {str(position): count for position, count in enumerate(stats.accepted_per_position)}
         yield _labelled(catalog.ENGINE_ACCEPTED, accepted)
 
 
@@ -63,7 +63,7 @@ class AdmissionCollector(Collector):
             (catalog.FAIR_SERVICE, figures.service),
             (catalog.BUDGET_LEFT, figures.budget_left),
         ):
-            yield _labelled(metric, {(tenant,): value for tenant, value in values.items()})
+            yield _labelled(metric, values)
         yield _single(catalog.LEDGER_PENDING, figures.num_pending_rows)
         yield _single(catalog.LIMITS_AWAY, figures.num_limits_failures)
 
@@ -74,9 +74,10 @@ def _single(metric: catalog.Metric, value: float) -> Metric:
     return family
 
 
-def _labelled(metric: catalog.Metric, values: Mapping[tuple[str, ...], float]) -> Metric:
+def _labelled(metric: catalog.Metric, values: Mapping[str, float]) -> Metric:
+    """`values`: of the metric's one label -> value."""
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(catalog.PREFIX + metric.name, metric.meaning, labels=metric.labels)
-    for labels, value in values.items():
-        family.add_metric(labels, value)
+    for label, value in values.items():
+        family.add_metric([label], value)
     return family

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 
 from server.clock import Clock, SystemClock
 from server.context import Tenant
@@ -86,6 +87,10 @@ class KeyTable:
         if self._open is not None:
             given.append(self._open)
         return next((tenant for tenant in given if tenant.name == name), None)
+
+    def tenants(self) -> Mapping[str, Tenant]:
+        """The tenants of the store, by name, as they are now."""
+        return self._snapshot.tenants
 
     def _current(self, tenant: Tenant) -> Tenant:
         return self._snapshot.tenants.get(tenant.name, tenant)
