@@ -5,6 +5,7 @@ Role: the same as the command line, through the same registry, on a running gate
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +19,9 @@ from server.gateway import Gateway
 from server.quoting import shown
 from server.routes.admin_store import body_of, changing, database_of, invalid, query_of, reading, registry_of
 from server.routes.gateway import gateway_of
-from server.sections import Name, TenantSettings
+from server.sections import NANO_PER_USD, Name, TenantSettings
 from server.tenancy.rows import Changes, TenantInfo
+from server.tenancy.watch import Watch
 from server.usage.report import BY, UsageLine, report
 
 router = APIRouter(prefix="/admin/v1")
@@ -94,22 +96,36 @@ async def get_status(request: Request) -> dict[str, Any]:
     """What this replica is doing."""
     query_of(request)
     gateway = gateway_of(request)
-    return {"status": _state(gateway), "store": "up" if gateway.registry is not None else "away", **_work(gateway)}
+    watch: Watch | None = gateway.watch
+    return {"status": _state(gateway), "store": "away" if watch is None or watch.is_away else "up", **_work(gateway)}
 
 
 async def _apply(request: Request, wanted: dict[str, TenantSettings], *, is_one: bool) -> dict[str, Any]:
     known = [model.name for model in gateway_of(request).models.models]
     mistakes = [
-        ("models" if is_one else f"{name}.models", f"there is no model `{shown(model)}`; models are: {', '.join(known)}")
+        (path if is_one else f"{name}.{path}", what)
         for name, settings in wanted.items()
-        for model in settings.models or ()
-        if model not in known
+        for path, what in _mistakes(settings, known)
     ]
     if mistakes:
         raise invalid(mistakes)
     async with changing(request) as registry:
         changes: Changes = await registry.apply_tenants(wanted)
     return {"created": changes.created, "changed": changes.changed, "unchanged": changes.unchanged}
+
+
+def _mistakes(settings: TenantSettings, models: list[str]) -> Iterator[tuple[str, str]]:
+    """What the types of settings can't know."""
+    for model in settings.models or ():
+        if model not in models:
+            yield "models", f"there is no model `{shown(model)}`; models are: {', '.join(models)}"
+    for name in ("usd_per_day", "usd_per_month"):
+        usd = getattr(settings.budget, name)
+        if usd is not None and usd * NANO_PER_USD % 1:
+            yield (
+                f"budget.{name}",
+                f"`{shown(str(usd))}` has more than nine digits after the point; money is counted in nano-dollars",
+            )
 
 
 def _tenant(info: TenantInfo) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from server.routes.gateway import gateway_of
 from server.store.database import Database
 from server.store.errors import StoreError
 from server.tenancy.registry import Registry
+from server.tenancy.watch import Watch
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -60,12 +61,12 @@ async def changing(request: Request) -> AsyncIterator[Registry]:
     """A block that changes the store; the change holds in this process when it ends, in others within a second."""
     with reading():
         yield registry_of(request)
-    try:
-        watch = gateway_of(request).watch
-        if watch is not None:
+    watch: Watch | None = gateway_of(request).watch
+    if watch is not None:
+        try:
             await watch.refresh()
-    except StoreError as error:  # it is in the store, and the watch comes to it: what was made must not be lost with the answer
-        log.warning("refresh_failed", error=str(error))
+        except Exception as error:  # noqa: BLE001 - it is in the store; what was made must not be lost with the answer
+            log.warning("refresh_failed", error=str(error), next="the watch comes to it")
 
 
 async def body_of(request: Request, shape: TypeAdapter[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import signal
 import socket
@@ -298,3 +299,28 @@ async def test_a_store_that_is_away_at_first_is_made_when_it_is_there(own_postgr
     async with database.read() as connection:
         assert "0" == await connection.scalar(select(values.c.value))
     await database.close()
+
+
+async def test_transactions_that_are_cancelled_leave_nothing_and_hold_nothing(store_url: str) -> None:
+    database = await Database.open(store_url)
+    chance = random.Random(7)
+
+    async def add(name: str) -> None:
+        async with database.write() as connection:
+            await connection.execute(tenants.insert(), {**TENANT, "name": name})
+            await connection.execute(tenants.insert(), {**TENANT, "name": f"{name}-2"})
+
+    for number in range(40):
+        task = asyncio.ensure_future(add(f"t{number}"))
+        for _ in range(chance.randrange(40)):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.wait_for(add("last"), 10)
+    async with database.read() as connection:
+        names = set(await connection.scalars(select(tenants.c.name)))
+    await database.close()
+
+    assert {name.removesuffix("-2") for name in names} == {name for name in names if not name.endswith("-2")}
+    assert {f"{name.removesuffix('-2')}-2" for name in names} == {name for name in names if name.endswith("-2")}
+    assert "last" in names
