@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,12 @@ def _gateway(model: Path) -> Any:
         vllm.envs.enable_envs_cache()  # as `VllmEngine.open` does, which starts a real engine
         return VllmEngine(AsyncLLM.from_engine_args(_engine_args(model)), load(model))
 
-    return create_app(Settings.model_validate({"tenancy": {"key": KEY}, "log": {"level": "info"}}), open_engine)
+    folder = tempfile.mkdtemp(prefix="k3gw-bench-")
+    storage = {"ledger_url": f"sqlite:///{folder}/gateway.db", "spool_path": f"{folder}/spool"}
+    limits = {"requests_per_minute": 10**9, "input_tokens_per_minute": 10**12, "output_tokens_per_minute": 10**12}
+    tenants = {"default": {"limits": {**limits, "concurrent_requests": 10**6}, "budget": {"tokens_per_day": 10**14}}}
+    settings = {"tenancy": {"key": KEY}, "log": {"level": "info"}, "storage": storage, "tenants": tenants}
+    return create_app(Settings.model_validate(settings), open_engine)
 
 
 async def _vllm(model: Path) -> Any:

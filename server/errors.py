@@ -160,6 +160,7 @@ class RateLimitError(GatewayError):
     code = "rate_limit_exceeded"
     log_level = logging.INFO
     outcome = "limited"
+    reason: str
 
     def __init__(self, message: str, *, reason: str = "requests", param: str | None = None, retry_after_s: int = 1) -> None:
         super().__init__(message, param=param, retry_after_s=retry_after_s)
@@ -197,7 +198,7 @@ class OverloadedError(GatewayError):
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 5) -> None:
         super().__init__(message, param=param, retry_after_s=retry_after_s)
-        self.reason = self.code
+        self.reason: str = self.code or "overloaded"
 
 
 class DrainingError(OverloadedError):

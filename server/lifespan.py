@@ -32,7 +32,7 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with asyncio.TaskGroup() as tasks:
             storage = tasks.create_task(_run_storage(gateway))
-            others = [tasks.create_task(work()) for work in (lambda: _drain(gateway), gateway.admission.run, *gateway.background)]
+            others = [tasks.create_task(work()) for work in (lambda: _drain(gateway), *gateway.background)]
             engine = tasks.create_task(_run_engine(gateway, open_engine))
             yield
             gateway.draining = True
@@ -47,7 +47,7 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
 async def _run_storage(gateway: Gateway) -> None:
     """The store: reached, followed, closed. One that can't be this gateway's ends it."""
     try:
-        await gateway.storage.run(gateway.admission.seed)
+        await gateway.storage.run(gateway.admission.store.seed)
     except Exception as error:
         log.error("store_failed", error=str(error), exc_info=not isinstance(error, StoreError))
         gateway.failure = error

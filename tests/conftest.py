@@ -7,12 +7,16 @@ import gc
 import importlib.util
 import json
 import socket
+import sqlite3
+import tempfile
 import threading
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 import uvicorn
@@ -32,6 +36,7 @@ from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
 
 KEY = "k3gw-test-key-0123456789"
+ADMIN_KEY = "the-admin-key-0123456789"
 NO_SHARED = "no ../shared beside the checkout"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 NO_ENGINE = ("tests/engine/", "tests/grammar/", "tests/cpu/test_vllm_parsers.py")  # need vLLM's code, but start no engine
@@ -128,7 +133,15 @@ class LiveGateway:
     """A gateway on a real socket, in a thread of its own, so that blocking clients can be used against it."""
 
     def __init__(self, engine: Callable[[], Engine], **settings: Any) -> None:
-        settings = {"tenancy": {"key": KEY}, "engine": {"kind": "scripted"}, "log": {"level": "error"}, **settings}
+        self.folder = tempfile.TemporaryDirectory(prefix="k3gw-")
+        storage = {"ledger_url": f"sqlite:///{self.folder.name}/gateway.db", "spool_path": f"{self.folder.name}/spool"}
+        settings = {
+            "tenancy": {"key": KEY, "admin_key": ADMIN_KEY, **settings.pop("tenancy", {})},
+            "engine": {"kind": "scripted"},
+            "log": {"level": "error"},
+            "storage": {**storage, **settings.pop("storage", {})},
+            **settings,
+        }
         self.engine: Engine | None = None
         self._ready = threading.Event()
 
@@ -152,6 +165,7 @@ class LiveGateway:
         self._server.should_exit = True
         self._thread.join(20)
         assert not self._thread.is_alive(), "the gateway did not stop"
+        self.folder.cleanup()
 
     @property
     def url(self) -> str:
@@ -161,6 +175,30 @@ class LiveGateway:
     @property
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {KEY}"}
+
+    @property
+    def admin(self) -> dict[str, str]:
+        """Headers of an operator."""
+        return {"authorization": f"Bearer {ADMIN_KEY}"}
+
+    def key_of(self, tenant: str) -> str:
+        """A new key of a tenant."""
+        answer = httpx.post(f"{self.url}/admin/v1/keys", json={"tenant": tenant}, headers=self.admin)
+        assert answer.is_success, answer.text
+        return str(answer.json()["secret"])
+
+    def ledger(self, num_rows: int) -> list[dict[str, Any]]:
+        """All rows of the ledger, once there are `num_rows`, in the order in which the requests ended."""
+        end_s = time.monotonic() + 10
+        while True:
+            with sqlite3.connect(f"{self.folder.name}/gateway.db") as connection:
+                connection.row_factory = sqlite3.Row
+                rows = [dict(row) for row in connection.execute("SELECT * FROM ledger ORDER BY ended_unix_ms")]
+            connection.close()
+            if len(rows) >= num_rows or time.monotonic() > end_s:
+                assert num_rows == len(rows), rows
+                return rows
+            time.sleep(0.02)
 
 
 StartGateway = Callable[..., LiveGateway]

@@ -21,7 +21,6 @@ from server.routes.admin_store import body_of, changing, database_of, invalid, q
 from server.routes.gateway import gateway_of
 from server.sections import NANO_PER_USD, Name, TenantSettings
 from server.tenancy.rows import Changes, TenantInfo
-from server.tenancy.watch import Watch
 from server.usage.report import BY, UsageLine, report
 
 router = APIRouter(prefix="/admin/v1")
@@ -76,7 +75,7 @@ async def get_usage(request: Request) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidRequestError(f"since: {error}", param="since") from None
     database = database_of(request)
-    if tenant is not None and gateway.keys.tenant(tenant) is None:
+    if tenant is not None and gateway.storage.keys.tenant(tenant) is None:
         raise NotFoundError(f"there is no tenant `{shown(tenant)}`; `GET /admin/v1/tenants` lists them", param="tenant")
     with reading():
         lines = await report(database, tenant=tenant, since_unix_ms=since_unix_s * 1000, by=by)
@@ -96,8 +95,14 @@ async def get_status(request: Request) -> dict[str, Any]:
     """What this replica is doing."""
     query_of(request)
     gateway = gateway_of(request)
-    watch: Watch | None = gateway.watch
-    return {"status": _state(gateway), "store": "away" if watch is None or watch.is_away else "up", **_work(gateway)}
+    storage = gateway.storage
+    is_up = storage.opened.is_set() and not storage.watch.is_away
+    return {
+        "status": _state(gateway),
+        "store": "up" if is_up else "away",
+        "pending_ledger_rows": storage.ledger.num_pending,
+        **_work(gateway),
+    }
 
 
 async def _apply(request: Request, wanted: dict[str, TenantSettings], *, is_one: bool) -> dict[str, Any]:
@@ -155,12 +160,14 @@ def _state(gateway: Gateway) -> str:
 
 
 def _work(gateway: Gateway) -> dict[str, Any]:
-    """What is under way, in requests: in all, and in the engine."""
-    if gateway.engine is None:
-        return {"running_requests": 0, "engine_running_requests": 0, "engine_waiting_requests": 0}
-    stats = gateway.engine.stats
+    """What is under way, in requests: waiting for a seat, having one, and in the engine."""
+    engine, queue = gateway.engine, gateway.queue
+    if engine is None or queue is None:
+        return {}
+    stats = engine.stats
     return {
-        "running_requests": gateway.engine.num_unfinished,
+        "queued_requests": queue.num_queued,
+        "seated_requests": queue.num_seated,
         "engine_running_requests": stats.num_running,
         "engine_waiting_requests": stats.num_waiting,
         "kv_cache_usage": stats.kv_cache_usage,

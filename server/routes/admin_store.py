@@ -21,7 +21,6 @@ from server.routes.gateway import gateway_of
 from server.store.database import Database
 from server.store.errors import StoreError
 from server.tenancy.registry import Registry
-from server.tenancy.watch import Watch
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -31,20 +30,16 @@ _MAX_PATH_CHARS: Final = 200
 
 def registry_of(request: Request) -> Registry:
     """The tenants and keys. Raises `OverloadedError` while the store is not up."""
-    registry: Registry | None = gateway_of(request).registry
-    return _up(registry)
+    storage = gateway_of(request).storage
+    storage.check_open()
+    return storage.registry
 
 
 def database_of(request: Request) -> Database:
     """The database. Raises as `registry_of` does."""
-    database: Database | None = gateway_of(request).database
-    return _up(database)
-
-
-def _up(part: T | None) -> T:
-    if part is None:
-        raise OverloadedError("the store can't be reached yet; try again in a moment")
-    return part
+    storage = gateway_of(request).storage
+    storage.check_open()
+    return storage.database
 
 
 @contextmanager
@@ -61,12 +56,10 @@ async def changing(request: Request) -> AsyncIterator[Registry]:
     """A block that changes the store; the change holds in this process when it ends, in others within a second."""
     with reading():
         yield registry_of(request)
-    watch: Watch | None = gateway_of(request).watch
-    if watch is not None:
-        try:
-            await watch.refresh()
-        except Exception as error:  # noqa: BLE001 - it is in the store; what was made must not be lost with the answer
-            log.warning("refresh_failed", error=str(error), next="the watch comes to it")
+    try:
+        await gateway_of(request).storage.watch.refresh()
+    except Exception as error:  # noqa: BLE001 - it is in the store; what was made must not be lost with the answer
+        log.warning("refresh_failed", error=str(error), next="the watch comes to it")
 
 
 async def body_of(request: Request, shape: TypeAdapter[T]) -> T:

@@ -66,7 +66,7 @@ def test_what_comes_through_a_proxy_on_this_machine_is_not_from_here(
 
 @pytest.mark.parametrize("key", [None, KEY, ADMIN])
 def test_without_an_admin_key_nothing_opens_admin(start_gateway: StartGateway, key: str | None) -> None:
-    gateway = start_gateway()
+    gateway = start_gateway(tenancy={"admin_key": None})
     response = httpx.get(f"{gateway.url}/admin/v1/tenants", headers=bearer(key))
 
     assert response.status_code == 401

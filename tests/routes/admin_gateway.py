@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from server.clock import ManualClock
 from server.engine.base import Engine
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.rules import Script
+from server.gateway import Gateway
 from server.settings import Settings
 from server.store.database import Database
 from server.tenancy.registry import Registry
@@ -26,15 +28,21 @@ class AdminGateway:
 
     def __init__(self, database: Database | None, **tenancy: Any) -> None:
         self.clock = ManualClock()
-        values = {"engine": {"kind": "scripted"}, "models": MODELS, "tenancy": {"admin_key": ADMIN, **tenancy}}
+        self._spool = tempfile.TemporaryDirectory()
+        values = {
+            "engine": {"kind": "scripted"},
+            "models": MODELS,
+            "tenancy": {"admin_key": ADMIN, **tenancy},
+            "storage": {"ledger_url": "sqlite://", "spool_path": self._spool.name},
+        }
         app = create_app(Settings.model_validate(values), self._no_engine, clock=self.clock)
-        self.gateway = app.state.gateway
-        self.gateway.registry = self.gateway.watch = None
-        self.gateway.database = database
+        self.gateway: Gateway = app.state.gateway
         if database is not None:
-            self.gateway.registry = Registry(database, self.clock)
-            self.gateway.watch = Watch(self.gateway.registry, self.gateway.keys, self.clock)
-        self.gateway.open(ScriptedEngine(ByteVocabulary(), Script()))
+            storage = self.gateway.storage
+            storage.database, storage.registry = database, Registry(database, self.clock)
+            storage.watch = Watch(storage.registry, storage.keys, self.clock)
+            storage.opened.set()
+        self.gateway.open(ScriptedEngine(ByteVocabulary(), Script()), b"secret")
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
     async def _no_engine(self) -> Engine:
@@ -42,6 +50,8 @@ class AdminGateway:
 
     async def close(self) -> None:
         await self._client.aclose()
+        self.gateway.storage.ledger.close()
+        self._spool.cleanup()
 
     async def ask(self, method: str, path: str, json: Any = None, *, key: str = ADMIN, **more: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {key}"}

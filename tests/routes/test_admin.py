@@ -128,7 +128,7 @@ async def test_usage_is_the_ledgers(admin: AdminGateway) -> None:
         row(3, "beta", "small", now_s - 30),
         row(4, "acme", "small", now_s - 8 * 86400),
     ]
-    async with admin.gateway.database.write() as connection:
+    async with admin.gateway.storage.database.write() as connection:
         await connection.execute(insert(ledger), rows)
 
     all_of_it = await admin.ok("GET", "/admin/v1/usage")
@@ -179,7 +179,7 @@ async def test_a_store_that_goes_away_is_503_and_a_change_that_was_made_is_told(
     async def away() -> None:
         raise StoreAwayError("the store is away")
 
-    monkeypatch.setattr(admin.gateway.watch, "refresh", away)
+    monkeypatch.setattr(admin.gateway.storage.watch, "refresh", away)
     assert (await admin.ok("POST", "/admin/v1/keys", {"tenant": "acme"}))["secret"], "the store has it, and nobody else is told"
     monkeypatch.setattr(Database, "read", lambda self: _Away())
     assert (await admin.error("GET", "/admin/v1/tenants"))[0] == 503
