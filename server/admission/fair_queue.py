@@ -82,6 +82,7 @@ class FairQueue:
         if num_places < 1 or not 0 <= service_class < NUM_CLASSES:
             raise ValueError(f"{num_places} places of class {service_class} can't be asked for")
         self._look()
+        self._fill()
         rates = Rates.of(price)
         charge = round((num_input_tokens * rates.input + num_output_tokens * rates.output) / tenant.weight)
         account = self.accounts.get(tenant.name)

@@ -102,6 +102,11 @@ class MemoryStore:
         """Whether anything was ever counted for this tenant."""
         return name in self._counts
 
+    def num_running(self, name: str) -> int:
+        """How many requests of this tenant run by what is counted here."""
+        counts = self._counts.get(name)
+        return 0 if counts is None else counts.num_running
+
     def counts(self, name: str, unix_s: int) -> TenantCounts:
         """The counts of a tenant, their calendar windows turned to `unix_s`."""
         day = day_of(unix_s)
@@ -168,8 +173,8 @@ class MemoryHold:
     """What one request holds of its tenant's counts."""
 
     __slots__ = (
-        "_clock", "_counts", "_day", "_demand", "_input_nano_usd", "_input_tokens", "_is_settled", "_last_charge", "_month", "_slot",
-        "_slot_of_last", "_uncached_tokens", "charged", "granted", "lead_tokens",
+        "_clock", "_counts", "_day", "_demand", "_input_nano_usd", "_input_tokens", "_is_settled", "_last_charge", "_month",
+        "_slot", "_slot_of_last", "_uncached_tokens", "charged", "granted", "lead_tokens",
     )  # fmt: skip
 
     def __init__(self, clock: Clock, counts: TenantCounts, demand: Demand, slot: Slot, granted: int) -> None:

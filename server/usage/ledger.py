@@ -22,7 +22,7 @@ from server.usage.table import Spent
 
 GATHER_S: Final = 0.1  # rows of this long go together
 SYNC_EVERY_S: Final = 0.2
-ADOPT_EVERY_S: Final = 30.0
+ADOPT_EVERY_S: Final = 30.0  # not only at the start: children of a dead process may hold its locks for a while
 WRITE_TIMEOUT_S: Final = 30.0
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 5.0
@@ -181,7 +181,7 @@ class Ledger:
         self._num_failures += 1
         if self._away_since_s is None:
             self._away_since_s = self._clock.monotonic_s()
-            reason = cut(str(error) or type(error).__name__, 300)
+            reason = cut(str(error).partition("\n")[0] or type(error).__name__, 300)
             say("error", "ledger_away", error=reason, pending_rows=self.num_pending)
 
     def _succeeded(self) -> None:

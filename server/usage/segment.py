@@ -22,6 +22,7 @@ from server.usage.row import LedgerRow
 SUFFIX: Final = ".rows"
 SET_ASIDE: Final = ".bad"
 CHUNK_BYTES: Final = 512 * 1024
+PROBE_BYTES: Final = 4096
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(LedgerRow)
@@ -64,27 +65,30 @@ class Segment:
         """A new, empty one. Raises `OSError`."""
         while True:
             path = folder / f"{uuid4().hex}{SUFFIX}"
-            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_RDWR, 0o600)
-            if _lock(fd):
+            fd = _locked(os.open(path, os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_RDWR, 0o600))
+            if fd is not None:
                 return cls(path, fd)
-            os.close(fd)  # another process saw it before it was locked, took it for an orphan, and has or will delete it
+            # Another process saw it before it was locked, took it for an orphan, and has deleted it or will.
 
     @classmethod
     def adopt(cls, path: Path) -> Segment | None:
-        """The file of a process that is dead; None where its process lives. Reads the whole file."""
+        """The file of a process that is dead; None where its process lives. Reads the whole file. Raises `OSError`."""
         try:
-            fd = os.open(path, os.O_RDWR)
+            fd = _locked(os.open(path, os.O_RDWR))
         except FileNotFoundError:
             return None
-        if not _lock(fd):
-            os.close(fd)
+        if fd is None:
             return None
         segment = cls(path, fd)
         last = b""
-        while chunk := os.pread(fd, CHUNK_BYTES, segment.num_bytes):
-            segment.num_bytes += len(chunk)
-            segment.num_rows += chunk.count(b"\n")
-            last = chunk[-1:]
+        try:
+            while chunk := os.pread(fd, CHUNK_BYTES, segment.num_bytes):
+                segment.num_bytes += len(chunk)
+                segment.num_rows += chunk.count(b"\n")
+                last = chunk[-1:]
+        except OSError:
+            os.close(fd)
+            raise
         segment.num_rows += last not in (b"", b"\n")  # torn
         segment.num_synced_bytes = segment.num_bytes
         return segment
@@ -100,6 +104,11 @@ class Segment:
             raise OSError("the disk has taken only a part of the line")
         self.num_bytes += len(line)
         self.num_rows += 1
+
+    def probe(self) -> None:
+        """Find out whether the disk takes anything, for an empty segment. Raises `OSError`."""
+        os.write(self.fd, bytes(PROBE_BYTES))
+        os.ftruncate(self.fd, 0)
 
     def clear(self) -> None:
         """Begin anew: the database has everything. Raises `OSError`."""
@@ -152,10 +161,16 @@ def read_lines(fd: int, start_bytes: int, end_bytes: int, most: int) -> Lines:
     return found
 
 
-def _lock(fd: int) -> bool:
-    """Lock the file for as long as `fd` is open; False where another has it, or has just deleted it."""
+def _locked(fd: int) -> int | None:
+    """`fd`, its file locked for as long as it is open; None, and closed, where another has the lock or has deleted the file."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_nlink > 0:
+            return fd
     except BlockingIOError:
-        return False
-    return os.fstat(fd).st_nlink > 0
+        pass
+    except OSError:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None

@@ -95,8 +95,8 @@ class Spool:
             for row in list(islice(self._kept.values(), MAX_BATCH_ROWS)):
                 self._write(row)
                 del self._kept[row.id]
-            if self._active is None:
-                self._open_segment()
+            if self._active is None:  # all rows have gone to the database meanwhile
+                self._open_segment().probe()
         except OSError:
             self._disk_failed()
             return False
@@ -106,7 +106,7 @@ class Spool:
         return self._is_failing
 
     def next_range(self) -> tuple[Segment, int] | None:
-        """The oldest segment that is not drained, and its bytes so far: for `read`."""
+        """The oldest segment that is not drained, and how many bytes it has."""
         return next(((segment, segment.num_bytes) for segment in self._segments if not segment.is_drained), None)
 
     def kept(self) -> Batch | None:

@@ -109,9 +109,9 @@ async def test_a_living_process_is_left_alone(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_another_takes_before_it_is_locked_is_given_up(tmp_path: Path) -> None:
-    lock, thieves = segment_module._lock, []
+    lock, thieves = segment_module._locked, []
 
-    def late_lock(fd: int) -> bool:
+    def late_lock(fd: int) -> int | None:
         if not thieves:
             thieves.append(None)
             thief = Spool(tmp_path)  # starts between the file's creation and its lock
@@ -119,7 +119,7 @@ async def test_a_file_that_another_takes_before_it_is_locked_is_given_up(tmp_pat
             thieves[0] = thief
         return lock(fd)
 
-    with patch.object(segment_module, "_lock", late_lock):
+    with patch.object(segment_module, "_locked", late_lock):
         spool = Spool(tmp_path)
     spool.append(a_row(1))
     kill(spool)
@@ -221,13 +221,21 @@ async def test_a_full_disk_is_waited_for_in_memory(spool: Spool, num_free_bytes:
 
 
 async def test_rows_in_memory_go_to_the_database_without_the_disk(spool: Spool) -> None:
-    with full_disk():
-        for number in range(1200):
-            spool.append(a_row(number))
-        store = await drained(spool)
+    with capture_logs() as logged:
+        with full_disk():
+            for number in range(1200):
+                spool.append(a_row(number))
+            stores = [await drained(spool)]
+            for number in range(3):
+                spool.append(a_row(1200 + number))
+                stores.append(await drained(spool))
+        assert 0 == spool.num_pending
+        stores.append(await drained(spool))
+        spool.append(a_row(1203))
 
-    assert 1200 == len(store.rows)
-    assert 0 == spool.num_pending
+    assert [1200, 1, 1, 1, 0] == [len(store.rows) for store in stores]
+    assert (1, 0) == (spool.num_pending, spool.num_kept)
+    assert ["spool_away", "spool_back"] == [line["event"] for line in logged]
 
 
 def test_more_than_memory_holds_is_lost_and_said(tmp_path: Path) -> None:

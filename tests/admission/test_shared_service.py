@@ -1,0 +1,261 @@
+"""Fair queues of several replicas on one Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from server.admission.fair_queue import FairQueue
+from server.admission.place import Place
+from server.admission.service import UNIT
+from server.admission.shared_service import SharedService
+from server.clock import ManualClock
+from server.context import Tenant
+from server.engine.scripted.timer import ManualTimer
+from server.models import Price
+from server.sections import AdmissionSettings
+
+A, B, C = Tenant("a"), Tenant("b"), Tenant("c")
+
+
+@dataclass
+class Figures:
+    kv_cache_usage: float = 0.0
+    num_preemptions: int = 0
+
+
+class Server:
+    """A redis-server that can be stopped and started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.port = taken.getsockname()[1]
+        self.start()
+
+    def start(self) -> None:
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until_s = time.monotonic() + 10
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.sendall(b"PING\r\n")
+                if connection.recv(16).startswith(b"+PONG"):
+                    return
+        raise AssertionError("redis-server does not answer")
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
+    server = Server(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def redis(server: Server) -> AsyncIterator[Redis]:
+    client = Redis(host="127.0.0.1", port=server.port)
+    await client.flushall()
+    yield client
+    await client.aclose()
+
+
+class Replica:
+    def __init__(self, redis: Redis, num_seats: int = 1) -> None:
+        self.timer = ManualTimer(ManualClock())
+        given = AdmissionSettings(reserved_seats=0, prefix_quantum_tokens=0)
+        self.queue = FairQueue(num_seats, given, self.timer.clock, Figures(), call_later=self.timer.call_later)
+        self.shared = SharedService(redis, self.queue)
+        self.places: list[Place] = []
+
+    def join(self, tenant: Tenant, num_input: int = 100, num_output: int = 0) -> Place:
+        (place,) = self.queue.join(
+            tenant, Price(), num_places=1, num_input_tokens=num_input, num_output_tokens=num_output, prefix_key=b""
+        )
+        self.places.append(place)
+        return place
+
+    def counter(self, tenant: Tenant) -> float:
+        account = self.queue.accounts.get(tenant.name)
+        assert account is not None
+        return account.counter / UNIT
+
+    async def serve(self, most: int) -> str:
+        """Whose requests are served, one after the other."""
+        served = ""
+        while len(served) < most and (seated := next((it for it in self.places if it.is_seated and not it.has_left), None)):
+            await seated.wait()
+            served += seated.account.name
+            seated.leave()
+        return served
+
+
+async def test_who_floods_one_replica_waits_at_the_other(redis: Redis) -> None:
+    here, there = Replica(redis), Replica(redis)
+    there.join(B), there.join(B)
+    await there.shared.exchange()
+    for _ in range(200):
+        here.join(A)
+    await here.serve(100)
+    await here.shared.exchange()
+    for _ in range(100):
+        there.join(A), there.join(B)
+    await there.shared.exchange()
+    await here.shared.exchange()
+    assert 10_000 == pytest.approx(there.counter(A), rel=0.05)
+    assert "b" * 90 == await there.serve(90)
+
+
+async def test_without_an_exchange_each_counts_alone(redis: Redis) -> None:
+    here, there = Replica(redis), Replica(redis)
+    for _ in range(200):
+        here.join(A)
+    await here.serve(100)
+    for _ in range(100):
+        there.join(A), there.join(B)
+    assert 10 == (await there.serve(20)).count("a")
+
+
+async def test_service_at_both_adds_up_and_is_given_back_at_both(redis: Redis) -> None:
+    here, there = Replica(redis, 2), Replica(redis, 2)
+    first, second = here.join(A, 100, 1000), there.join(A, 100, 1000)
+    for replica in (here, there, here):
+        await replica.shared.exchange()
+    assert [10_200.0, 10_200.0] == [here.counter(A), there.counter(A)]
+    await first.wait()
+    first.leave()
+    for replica in (here, there, here):
+        await replica.shared.exchange()
+    assert [5200.0] == [there.counter(A)]
+    second.leave()
+    await there.shared.exchange()
+    assert b"100" == await redis.get("{k3gw}:service:tenant:a")
+
+
+async def test_two_lifts_at_once_lift_once(redis: Redis) -> None:
+    here, there = Replica(redis), Replica(redis)
+    for replica in (here, there):
+        await replica.serve(0)
+        for _ in range(21):
+            replica.join(B)
+        await replica.serve(10)
+    await here.shared.exchange()
+    await there.shared.exchange()
+    await here.shared.exchange()
+    floors = [here.counter(B), there.counter(B)]
+    here.join(C), there.join(C)
+    for replica in (here, there, here):
+        await replica.shared.exchange()
+    assert max(floors) == pytest.approx(here.counter(C), rel=0.01)
+    assert here.counter(C) == there.counter(C)
+
+
+async def test_who_is_new_where_nobody_waits_starts_with_those_who_wait_elsewhere(redis: Redis) -> None:
+    here, there = Replica(redis), Replica(redis)
+    for _ in range(200):
+        here.join(A)
+    await here.serve(100)
+    await here.shared.exchange()
+    await there.shared.exchange()
+    there.join(B)
+    assert there.counter(B) >= here.counter(A)
+
+
+async def test_while_redis_is_away_counters_go_on_and_are_merged_afterwards(redis: Redis, server: Server) -> None:
+    here, there = Replica(redis), Replica(redis)
+    here.join(A, 100), there.join(A, 100)
+    for replica in (here, there, here):
+        await replica.shared.exchange()
+    server.stop()
+    try:
+        here.join(A, 50), there.join(A, 70)
+        await here.serve(1), await there.serve(1)
+        for replica in (here, there):
+            begun_s = time.monotonic()
+            await replica.shared.exchange()
+            await replica.shared.exchange()
+            assert time.monotonic() - begun_s < 2
+            assert replica.shared.is_away
+        assert [250.0, 270.0] == [here.counter(A), there.counter(A)]
+        here.join(A, 1)
+        await here.serve(1)
+    finally:
+        server.start()
+    for replica in (here, there, here, there, here):
+        await replica.shared.exchange()
+    assert not here.shared.is_away
+    assert not there.shared.is_away
+    # Redis has lost what it had: whoever comes first says what was, and the others add what they did since.
+    assert 251.0 + 70.0 == here.counter(A) == there.counter(A)
+
+
+async def test_an_answer_that_came_too_late_counts_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Replica(redis)
+    here.join(A, 100)
+    await here.shared.exchange()
+    here.join(A, 50)
+    await here.serve(1)
+    script = here.shared._script
+
+    async def lost(**given: object) -> list[bytes]:
+        await script(**given)
+        raise TimeoutError
+
+    monkeypatch.setattr(here.shared, "_script", lost)
+    await here.shared.exchange()
+    assert here.shared.is_away
+    await here.shared.exchange()
+    here.join(A, 7)
+    await here.serve(1)
+    monkeypatch.undo()
+    await here.shared.exchange()
+    await here.shared.exchange()
+    assert 157.0 == here.counter(A) == float(await redis.get("{k3gw}:service:tenant:a"))
+
+
+async def test_running_is_exchanging_again_and_again(redis: Redis) -> None:
+    here, there = Replica(redis), Replica(redis)
+    here.join(A, 1000)
+    async with asyncio.TaskGroup() as group:
+        loops = [group.create_task(replica.shared.run()) for replica in (here, there)]
+        place = there.join(A, 10)
+        async with asyncio.timeout(5):
+            while there.counter(A) < 1010 or here.counter(A) < 1010:
+                await asyncio.sleep(0.01)
+        for loop in loops:
+            loop.cancel()
+    assert not place.has_left
+
+
+async def test_the_idle_are_forgotten_once_all_know(redis: Redis) -> None:
+    here = Replica(redis, 2)
+    for number in range(20):
+        here.join(Tenant(f"t{number}")).leave()
+    assert len(here.queue.accounts) == 20
+    await here.shared.exchange()
+    assert len(here.queue.accounts) == 0
+
+
+async def test_of_many_accounts_all_get_their_turns(redis: Redis) -> None:
+    here = Replica(redis, 4000)
+    for number in range(2500):
+        here.join(Tenant(f"t{number}"))
+    for _ in range(3):
+        await here.shared.exchange()
+    assert 2500 == len([key async for key in redis.scan_iter("*tenant:*", count=1000)])
