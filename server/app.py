@@ -13,8 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
-from server.admission.admission import Admission
-from server.admission.memory import MemoryStore
 from server.clock import Clock, SystemClock
 from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
@@ -28,7 +26,6 @@ from server.middleware.reserved_headers import ReservedHeadersMiddleware
 from server.middleware.wrong_keys import WrongKeys
 from server.routes import admin, admin_keys, chat, debug, health, metrics, models
 from server.settings import Settings
-from server.storage import Storage
 
 
 def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None) -> FastAPI:
@@ -37,8 +34,7 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
     The running parts are in `app.state.gateway`. Raises `StoreError` for a URL that is no store's.
     """
     clock = clock or SystemClock()
-    storage = Storage(settings, clock)
-    gateway = Gateway(settings, storage, Admission(MemoryStore(clock), clock), clock)
+    gateway = Gateway(settings, clock)
     wrong_keys = WrongKeys(clock)
     operators = OperatorKeys(settings.tenancy.admin_key, settings.metrics.key)
     app = FastAPI(
@@ -52,7 +48,7 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
             Middleware(EdgeMiddleware, clock=clock, on_refused=gateway.refused),
             Middleware(
                 AuthenticationMiddleware,
-                keys=storage.keys,
+                keys=gateway.storage.keys,
                 metrics_from_loopback=settings.metrics.access == "loopback",
                 operators=operators,
                 wrong_keys=wrong_keys,

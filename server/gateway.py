@@ -11,15 +11,18 @@ from collections.abc import Callable, Coroutine
 
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
+from server.admission.memory import MemoryStore
+from server.admission.redis_store import RedisStore
 from server.clock import Clock
 from server.engine.base import Engine
-from server.errors import DrainingError, EngineDeadError, OverloadedError
+from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError
 from server.generation import Generator
 from server.metrics.collectors import AdmissionFigures
 from server.metrics.recorder import Recorder
 from server.models import ModelTable
 from server.record import GenerationRecord
 from server.schemas.library import SchemaLibrary
+from server.sections import MEMORY_URL, StorageSettings
 from server.settings import Settings
 from server.storage import Storage
 from server.streaming.answers import OpenAnswers
@@ -29,20 +32,22 @@ from server.tenancy.isolation import CacheSalts
 class Gateway:
     """One gateway.
 
-    `engine` is None until it is up. `on_ready` is called when store and engine are, `on_failure` when the engine is gone for
-    good. `on_drained` is called when a gateway that is to stop has nothing more under way. `background`: what else runs as long
-    as it.
+    Raises `StoreError` for a URL that is no store's. `engine` is None until it is up. `on_ready` is called when store and engine
+    are, `on_failure` when the engine is gone for good. `on_drained` is called when a gateway that is to stop has nothing more
+    under way. `background`: what else runs as long as it.
     """
 
-    def __init__(self, settings: Settings, storage: Storage, admission: Admission, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self.storage = storage
-        self.admission = admission
+        self.storage = Storage(settings, clock)
+        self.limits = _limit_store(settings.storage, clock, self.storage)
+        self.admission = Admission(self.limits, clock)
         self.models = ModelTable(settings.models)
         self.schemas = SchemaLibrary()
         self.recorder = Recorder()
         self.recorder.watch_admission(self._figures)
+        self.opened = asyncio.Event()
         self.engine: Engine | None = None
         self.queue: FairQueue | None = None
         self.created_s = clock.unix_s()
@@ -66,6 +71,7 @@ class Gateway:
         self._generator = Generator(engine, self.clock, self, salts.of, formats, self.admission, self.queue)
         self.recorder.watch(engine)
         self.engine = engine
+        self.opened.set()
 
     def started(self, record: GenerationRecord) -> None:
         """A generation begins."""
@@ -106,6 +112,8 @@ class Gateway:
             raise OverloadedError("the engine is still starting; try again in a moment")
         if self.engine.dead:
             raise EngineDeadError("the engine has died; this replica will restart", retry_after_s=30)
+        if isinstance(self.limits, RedisStore) and self.limits.is_away and self.settings.storage.limits_away == "closed":
+            raise LimitsAwayError("the limits store can't be reached; try again in a moment")
 
     def _figures(self) -> AdmissionFigures:
         """What a scrape shows of admission."""
@@ -116,5 +124,12 @@ class Gateway:
             service=queue.take_service() if queue else {},
             budget_left={name: ratio for name, ratio in left.items() if ratio is not None},
             num_pending_rows=self.storage.ledger.num_pending,
-            num_limits_failures=0,
+            num_limits_failures=self.limits.num_away if isinstance(self.limits, RedisStore) else 0,
         )
+
+
+def _limit_store(settings: StorageSettings, clock: Clock, storage: Storage) -> MemoryStore | RedisStore:
+    """Where limits are counted: in this process, or in Redis for all replicas."""
+    if settings.limits_url == MEMORY_URL:
+        return MemoryStore(clock)
+    return RedisStore(settings.limits_url, clock, away=settings.limits_away, ledger_totals=storage.spent)

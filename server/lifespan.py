@@ -14,7 +14,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 import structlog
 from fastapi import FastAPI
+from redis.asyncio import Redis
 
+from server.admission.redis_store import RedisStore
+from server.admission.shared_service import SharedService
 from server.engine.base import Engine
 from server.errors import EngineDeadError
 from server.gateway import Gateway
@@ -31,23 +34,35 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with asyncio.TaskGroup() as tasks:
-            storage = tasks.create_task(_run_storage(gateway))
+            stores = [tasks.create_task(_run_storage(gateway))]
             others = [tasks.create_task(work()) for work in (lambda: _drain(gateway), *gateway.background)]
+            if isinstance(gateway.limits, RedisStore):
+                stores.append(tasks.create_task(gateway.limits.run()))
+                others.append(tasks.create_task(_share_service(gateway)))
             engine = tasks.create_task(_run_engine(gateway, open_engine))
             yield
             gateway.draining = True
             for task in (engine, *others):
                 task.cancel()
-            await asyncio.wait([engine])  # what ends with it has its rows in the ledger
-            storage.cancel()
+            await asyncio.wait([engine])  # what ends with it is settled, and has its rows in the ledger
+            for task in stores:
+                task.cancel()
 
     return lifespan
+
+
+async def _share_service(gateway: Gateway) -> None:
+    """Count the service that tenants get together with the other replicas."""
+    await gateway.opened.wait()
+    assert gateway.queue is not None
+    async with Redis.from_url(gateway.settings.storage.limits_url) as redis:
+        await SharedService(redis, gateway.queue).run()
 
 
 async def _run_storage(gateway: Gateway) -> None:
     """The store: reached, followed, closed. One that can't be this gateway's ends it."""
     try:
-        await gateway.storage.run(gateway.admission.store.seed)
+        await gateway.storage.run(gateway.limits.seed)
     except Exception as error:
         log.error("store_failed", error=str(error), exc_info=not isinstance(error, StoreError))
         gateway.failure = error

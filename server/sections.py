@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from server.context import Budget, Limits, Tenant
 
 NANO_PER_USD = 1_000_000_000
+MEMORY_URL = "memory://"
 Count = Annotated[int, Field(ge=1, le=10**15)]
 Usd = Annotated[Decimal, Field(ge=0, le=10**9, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -205,7 +206,7 @@ class StorageSettings(Section):
 
     ledger_url: str = "sqlite:///var/gateway.db"
     spool_path: Path = Path("var/spool")
-    limits_url: str = "memory://"
+    limits_url: str = MEMORY_URL
     limits_away: Literal["open", "closed"] = "open"
 
     @field_validator("ledger_url")
@@ -218,7 +219,7 @@ class StorageSettings(Section):
     @field_validator("limits_url")
     @classmethod
     def _limits_store(cls, url: str) -> str:
-        if url != "memory://" and url.partition(":")[0] not in ("redis", "rediss", "unix"):
+        if url != MEMORY_URL and url.partition(":")[0] not in ("redis", "rediss", "unix"):
             raise ValueError("is neither `memory://` nor `redis://host:port/number`")
         return url
 

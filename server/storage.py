@@ -83,6 +83,10 @@ class Storage:
         await self.watch.refresh()
         await self.ledger.adopt()
         await self.ledger.drain()
+        return await self.spent()
+
+    async def spent(self) -> Mapping[str, Spent]:
+        """What the ledger says each tenant has spent of this day and month."""
         return await self.ledger.spent_since(*_window_starts_ms(self._clock.unix_s()))
 
     async def run(self, seed: Callable[[Mapping[str, Spent]], None]) -> None:
