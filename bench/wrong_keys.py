@@ -72,10 +72,16 @@ def _measured(port: int, pid: int, flooded: bool, wanted: argparse.Namespace) ->
         "p99_ms": round(latencies_s[int(len(latencies_s) * 0.99)] * 1000, 2),
         "wrong_keys_answered_per_s": round((num_refused.value - before) / wall_s),
         "server_cpu": round((cpu_s(pid) - before_s) / wall_s, 2),
+        "server_rss_mib": _rss_mib(pid),
     }
     if flooded:
         flood.kill()
     return figures
+
+
+def _rss_mib(pid: int) -> int:
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 async def _ask(port: int, seconds: float) -> list[float]:

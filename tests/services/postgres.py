@@ -18,6 +18,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 PASSWORD = "the-password-of-tests"
@@ -106,6 +107,14 @@ class Postgres:
         """Send a signal to the server's first process, such as SIGSTOP."""
         assert self._process is not None
         self._process.send_signal(number)
+
+    def signal_sessions(self, number: signal.Signals) -> int:
+        """Send a signal to the processes that serve connections, too; their number."""
+        assert self._process is not None
+        children = psutil.Process(self._process.pid).children()
+        for child in children:
+            child.send_signal(number)
+        return len(children)
 
     def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
         """Where `database` is."""

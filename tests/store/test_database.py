@@ -277,15 +277,25 @@ async def test_a_server_that_stops_is_away_and_a_started_one_is_used_again(own_p
 
 
 async def test_a_server_that_hangs_is_away_in_time(own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT_S", 0.3)
     url = own_postgres.new_database()
-    await (await Database.open(url)).close()
-    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT_S", 0.2)
+    used = await Database.open(url, command_timeout_s=0.3)
+    fresh = Database(url)
     own_postgres.signal(signal.SIGSTOP)
+    processes = own_postgres.signal_sessions(signal.SIGSTOP)
     try:
-        with pytest.raises(StoreAwayError, match="did not answer in time"):
-            await Database.open(url)
+        for database in (used, fresh):
+            with pytest.raises(StoreAwayError, match="did not answer in time"):
+                async with database.write():
+                    pass
     finally:
         own_postgres.signal(signal.SIGCONT)
+        own_postgres.signal_sessions(signal.SIGCONT)
+    assert processes > 0
+    for database in (used, fresh):
+        async with database.read() as connection:
+            assert "0" == await connection.scalar(select(values.c.value))
+        await database.close()
 
 
 async def test_a_store_that_is_away_at_first_is_made_when_it_is_there(own_postgres: Postgres) -> None:
