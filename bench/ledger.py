@@ -39,7 +39,7 @@ def _end(ledger: Ledger, number: int) -> float:
         key_id="key_0123456789",
         num_input_tokens=12_345,
         num_output_tokens=678,
-        was_dispatched=True,
+        admitted_s=1.1,
         outcome="finished",
         finish_reason="stop",
         cost_nano_usd=123_456_789,

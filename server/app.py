@@ -21,7 +21,6 @@ from server.middleware.authentication import AuthenticationMiddleware
 from server.middleware.body_limit import BodyLimitMiddleware
 from server.middleware.edge import EdgeMiddleware
 from server.middleware.errors import error_response
-from server.middleware.operators import OperatorKeys
 from server.middleware.reserved_headers import ReservedHeadersMiddleware
 from server.middleware.wrong_keys import WrongKeys
 from server.routes import admin, admin_keys, chat, debug, health, metrics, models
@@ -36,7 +35,6 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
     clock = clock or SystemClock()
     gateway = Gateway(settings, clock)
     wrong_keys = WrongKeys(clock)
-    operators = OperatorKeys(settings.tenancy.admin_key, settings.metrics.key)
     app = FastAPI(
         title="k3-gateway",
         lifespan=lifespan_of(gateway, open_engine),
@@ -50,7 +48,7 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
                 AuthenticationMiddleware,
                 keys=gateway.storage.keys,
                 metrics_from_loopback=settings.metrics.access == "loopback",
-                operators=operators,
+                operators=gateway.operators,
                 wrong_keys=wrong_keys,
             ),
             *([] if gateway.ignores_reserved_fields else [Middleware(ReservedHeadersMiddleware)]),

@@ -4,7 +4,8 @@
     ├── InvalidRequestError          400  the request is malformed or contradicts itself; `param` names the field
     │   └── ContextLengthError       400  the prompt leaves no room in the context
     ├── AuthenticationError          401  no key, or not one of ours
-    ├── PermissionDeniedError        403  a known model that this tenant may not use, or a tenant that is suspended
+    ├── PermissionDeniedError        403  a known model that this tenant may not use
+    │   └── TenantSuspendedError     403  a tenant that may use nothing for now
     ├── NotFoundError                404  no such path or object
     │   └── ModelNotFoundError       404  no such model
     ├── MethodNotAllowedError        405  the path exists, the method does not
@@ -87,13 +88,19 @@ class AuthenticationError(GatewayError):
 
 
 class PermissionDeniedError(GatewayError):
-    """The tenant may not use this model, or nothing at all."""
+    """The tenant may not use this model."""
 
     status = 403
     type = "permission_error"
     code = "model_not_allowed"
     log_level = logging.INFO
     outcome = "denied"
+
+
+class TenantSuspendedError(PermissionDeniedError):
+    """The key is right, and its tenant may use nothing for now."""
+
+    code = "tenant_suspended"
 
 
 class NotFoundError(GatewayError):

@@ -27,6 +27,7 @@ from server.settings import Settings
 from server.storage import Storage
 from server.streaming.answers import OpenAnswers
 from server.tenancy.isolation import CacheSalts
+from server.tenancy.operators import OperatorKeys
 
 
 class Gateway:
@@ -41,6 +42,7 @@ class Gateway:
         self.settings = settings
         self.clock = clock
         self.storage = Storage(settings, clock)
+        self.operators = OperatorKeys(settings.tenancy.admin_key, settings.metrics.key)
         self.limits = _limit_store(settings.storage, clock, self.storage)
         self.admission = Admission(self.limits, clock)
         self.models = ModelTable(settings.models)

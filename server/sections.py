@@ -9,14 +9,32 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
 from server.context import Budget, Limits, Tenant
 
 NANO_PER_USD = 1_000_000_000
+
+
+def _no_switch(value: Any) -> Any:
+    """YAML's `yes` and `on` are no numbers, though Python takes them for 1."""
+    if isinstance(value, bool):
+        raise ValueError("is a switch, not a number")
+    return value
+
+
 MEMORY_URL = "memory://"
-Count = Annotated[int, Field(ge=1, le=10**15)]
-Usd = Annotated[Decimal, Field(ge=0, le=10**9, allow_inf_nan=False)]
+
+
+def _long_enough(key: SecretStr) -> SecretStr:
+    if len(key.get_secret_value()) < 16:
+        raise ValueError("is shorter than 16 characters; a key that can be guessed protects nothing")
+    return key
+
+
+Secret = Annotated[SecretStr, AfterValidator(_long_enough)]
+Count = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(_no_switch)]
+Usd = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=9, allow_inf_nan=False), BeforeValidator(_no_switch)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """Of a tenant or a cache group: what can stand in a label, a path and a log line."""
 
@@ -160,22 +178,15 @@ class TenancySettings(Section):
     """
 
     auth: Literal["keys", "off"] = "keys"
-    key: SecretStr | None = None
-    admin_key: SecretStr | None = None
-    cache_secret: SecretStr | None = None
+    key: Secret | None = None
+    admin_key: Secret | None = None
+    cache_secret: Secret | None = None
     reserved_fields: Literal["refuse", "ignore"] = "refuse"
 
     @field_validator("auth", mode="before")
     @classmethod
     def _yaml_off(cls, auth: Any) -> Any:
         return "off" if auth is False else auth  # YAML reads a bare `off` as false
-
-    @field_validator("key", "admin_key", "cache_secret")
-    @classmethod
-    def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
-        if key is not None and len(key.get_secret_value()) < 16:
-            raise ValueError("is shorter than 16 characters; a key that can be guessed protects nothing")
-        return key
 
 
 class AdmissionSettings(Section):
@@ -231,7 +242,7 @@ class MetricsSettings(Section):
     """
 
     access: Literal["loopback", "key"] = "loopback"
-    key: SecretStr | None = None
+    key: Secret | None = None
 
 
 class LogSettings(Section):

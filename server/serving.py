@@ -99,8 +99,18 @@ def reloadable(gateway: Gateway) -> dict[str, Apply]:
 
     async def apply_log(settings: Settings) -> None:
         logs.configure(settings.log)
+        gateway.debug = settings.log.level == "debug"
 
-    return {"tenants": apply_tenants, "models.*.price_per_million_tokens_usd": apply_prices, "log": apply_log}
+    async def apply_operators(settings: Settings) -> None:
+        gateway.operators.load(settings.tenancy.admin_key, settings.metrics.key)
+
+    return {
+        "tenants": apply_tenants,
+        "models.*.price_per_million_tokens_usd": apply_prices,
+        "log": apply_log,
+        "tenancy.admin_key": apply_operators,
+        "metrics.key": apply_operators,
+    }
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:

@@ -76,6 +76,9 @@ class Settings(BaseSettings):
         names = [name for model, of in self.models.items() for name in (model, *of.aliases)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"models: `{twice[0]}` names two models; names and aliases must differ")
+        keys = [key for key in (self.tenancy.key, self.tenancy.admin_key, self.metrics.key) if key is not None]
+        if len(set(keys)) < len(keys):
+            raise ValueError("tenancy.key, tenancy.admin_key and metrics.key: two are the same; each must open only its own")
         for name, of in self.tenants.items():
             if unknown := sorted(set(of.models or ()) - set(self.models)):
                 raise ValueError(f"tenants.{name}.models: there is no model `{unknown[0]}`; models are: {', '.join(self.models)}")

@@ -15,7 +15,6 @@ from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import Rule, parse_script
 from server.errors import InvalidToolCallError
 from server.events import ContentDelta, Event, Finish, FinishReason, ToolCallArguments, ToolCallCut, ToolCallEnd, ToolCallStart
-from server.generation import Generator
 from server.job import Job, Output
 from server.models import ServedModel
 from server.prompts.base import Conversation
@@ -23,8 +22,8 @@ from server.record import GenerationRecord
 from server.schemas.declared import DeclaredTools
 from server.schemas.library import SchemaLibrary
 from server.sections import ModelSettings
-from server.tenancy.isolation import CacheSalts
 from server.vocabulary.byte import ByteVocabulary
+from tests.unlimited import make_generator
 
 PARAMETERS = {"type": "object", "properties": {"days": {"type": "integer", "maximum": 9}}, "required": ["days"]}
 TOOL = {"type": "function", "function": {"name": "forecast", "parameters": PARAMETERS}}
@@ -66,7 +65,7 @@ class Bench:
         self.sink = Sink()
         self.outputs: list[Output] = []
         self._model = ServedModel("k3", "kimi_k3", ("reasoning",), ModelSettings(tool_call_policy=policy, **settings))
-        self._generator = Generator(self.engine, ManualClock(), self.sink, CacheSalts().of, {"kimi_k3"})
+        self._generator = make_generator(self.engine, ManualClock(), self.sink)
 
     async def run(self, **job: Any) -> list[Event]:
         """The events of the first choice."""

@@ -17,14 +17,13 @@ from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import parse_script
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
 from server.events import ContentDelta, Event, Finish, FinishReason, ReasoningDelta
-from server.generation import Generator
 from server.job import Job, Output
 from server.models import ServedModel
 from server.parsers.stop import StopStrings
 from server.prompts.base import Conversation
 from server.record import GenerationRecord
-from server.tenancy.isolation import CacheSalts
 from server.vocabulary.byte import ByteVocabulary
+from tests.unlimited import make_generator
 
 TENANT = Tenant("acme")
 MODEL = ServedModel("kimi-k3", "kimi_k3", ("reasoning_content",))
@@ -56,7 +55,7 @@ class Bench:
         self.engine = ScriptedEngine(vocabulary, script, **engine)
         self.sink = Sink()
         self.clock = ManualClock()
-        self.generator = Generator(self.engine, self.clock, self.sink, CacheSalts().of, {"kimi_k3"})
+        self.generator = make_generator(self.engine, self.clock, self.sink)
 
     async def outputs(self, **job: Any) -> list[Output]:
         generation = await self.generator.prepare(make_job(**job))

@@ -81,8 +81,24 @@ def test_names_and_aliases_of_models_differ(tmp_path: Path) -> None:
 def test_secrets_are_not_printed() -> None:
     settings = load(None, {"tenancy.key": "a-very-secret-key-of-mine"})
 
-    assert "secret" not in str(flatten(settings))
-    assert "secret" not in repr(settings)
+    assert "very-secret" not in str(flatten(settings))
+    assert "very-secret" not in repr(settings)
+
+
+def test_passwords_of_urls_are_not_printed() -> None:
+    urls = {"storage.ledger_url": "postgresql://me:hunter2@db/k3", "storage.limits_url": "redis://:hunter2@cache/0"}
+    shown = flatten(load(None, urls))
+
+    assert "postgresql://me:***@db/k3" == shown["storage.ledger_url"]
+    assert "redis://:***@cache/0" == shown["storage.limits_url"]
+
+
+def test_operators_keys_are_nobodys_api_key() -> None:
+    key = "the-same-key-twice-0123"
+    [mistake] = mistakes_of(None, {"tenancy.key": key, "tenancy.admin_key": key})
+
+    assert "tenancy.admin_key" in mistake
+    assert key not in mistake
 
 
 def test_a_short_key_is_refused_without_repeating_it() -> None:

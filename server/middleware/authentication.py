@@ -11,11 +11,11 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.clock import SystemClock
-from server.errors import AuthenticationError, PermissionDeniedError
-from server.middleware.operators import OperatorKeys
+from server.errors import AuthenticationError, TenantSuspendedError
 from server.middleware.wrong_keys import WrongKeys
 from server.settings import is_loopback
 from server.tenancy.keys import KeyTable
+from server.tenancy.operators import OperatorKeys
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 FORWARDING_HEADERS = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
@@ -59,7 +59,7 @@ class AuthenticationMiddleware:
         return path in PUBLIC_PATHS
 
     def _identify(self, scope: Scope) -> AuthenticationError | None:
-        """Note who asks; the error where nobody may, with that key. Raises `PermissionDeniedError` for a suspended tenant."""
+        """Note who asks; the error where nobody may, with that key. Raises `TenantSuspendedError` for a suspended tenant."""
         path, secret, state = scope["path"], _key(scope), scope["state"]
         if path == "/metrics":
             if self._operators.opens_metrics(secret):
@@ -74,7 +74,7 @@ class AuthenticationMiddleware:
         state["tenant"], state["key_id"] = identity
         state["log"].update(tenant=tenant.name, key_id=key_id)
         if tenant.suspended:
-            raise PermissionDeniedError(f"tenant `{tenant.name}` is suspended; ask who runs this gateway")
+            raise TenantSuspendedError(f"tenant `{tenant.name}` is suspended; ask who runs this gateway")
         return None
 
     def _identify_admin(self, secret: bytes | None, scope: Scope) -> AuthenticationError | None:

@@ -16,7 +16,7 @@ from server.errors import DeadlineError, GatewayError
 class OpenAnswers:
     """Every answer under way, of one gateway. None takes longer than `timeout_s`."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float = 3600.0) -> None:
         self.timeout_s = timeout_s
         self._open: set[OpenAnswer] = set()
         self._none_left = asyncio.Event()

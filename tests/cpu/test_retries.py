@@ -14,7 +14,6 @@ from server.context import RequestContext, Tenant
 from server.engine.base import Engine
 from server.errors import InvalidToolCallError
 from server.events import Event, ToolCallArguments, ToolCallEnd
-from server.generation import Generator
 from server.job import Job
 from server.models import ServedModel
 from server.prompts.base import Conversation
@@ -22,7 +21,7 @@ from server.record import GenerationRecord
 from server.schemas.declared import DeclaredTools
 from server.schemas.library import SchemaLibrary
 from server.sections import ModelSettings
-from server.tenancy.isolation import CacheSalts
+from tests.unlimited import make_generator
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
@@ -69,7 +68,7 @@ async def answer(generator: Generator, seed: int, thinking: bool) -> list[Event]
 @pytest.mark.parametrize("thinking", [False, True])
 async def test_what_is_delivered_fits(vllm_engine: Engine, thinking: bool) -> None:
     sink = Sink()
-    generator = Generator(vllm_engine, ManualClock(), sink, CacheSalts().of, {"kimi_k3"})
+    generator = make_generator(vllm_engine, ManualClock(), sink)
     answers = await asyncio.gather(*(answer(generator, seed, thinking) for seed in range(12)))
 
     numbers = []

@@ -15,9 +15,9 @@ from server.clock import ManualClock
 from server.context import Tenant
 from server.errors import AuthenticationError, PermissionDeniedError
 from server.middleware.authentication import AuthenticationMiddleware
-from server.middleware.operators import OperatorKeys
 from server.middleware.wrong_keys import ADDRESS_BURST, MAX_PAUSING, WrongKeys
 from server.tenancy.keys import KeyTable
+from server.tenancy.operators import OperatorKeys
 from tests.conftest import KEY, StartGateway
 
 ADMIN = "the-admin-key-of-tests"

@@ -36,7 +36,7 @@ class House:
     def __init__(self, gateway: LiveGateway) -> None:
         self.gateway = gateway
         for tenant in TENANTS:
-            gateway.gateway.keys.add(KEYS[tenant.name], tenant)
+            gateway.gateway.storage.keys.add(KEYS[tenant.name], tenant)
         self.http = httpx.Client(base_url=gateway.url, timeout=30)
 
     def ask(
