@@ -255,7 +255,8 @@ function loose.prefilled(op)
   return ''
 end
 
--- op: id, more output for the minute, more to grant, output_femto, is_priced, 4 budgets. Returns how many were granted.
+-- op: id, more output for the minute, more to grant, output_femto, is_priced, 4 budgets. Returns how many were
+-- granted, and what had been spent before.
 function loose.extend(op)
   local hold = hold_of(op[2])
   if not hold then return int(op[4]) end  -- will be charged in full when it is settled
@@ -264,15 +265,15 @@ function loose.extend(op)
     add(slot, 0, 0, 0, op[3])
     hold.charged, hold.slot_of_last, hold.last_charge = hold.charged + op[3], slot, op[3]
   end
-  local granted = 0
+  local granted, spent = 0, spent_in(hold.day, hold.month)
   if op[4] > 0 then
-    granted = math.max(0, affordable(op[4], spent_in(hold.day, hold.month), op[7], 0, 0, op[5], op[6]))
+    granted = math.max(0, affordable(op[4], spent, op[7], 0, 0, op[5], op[6]))
     local nano_usd = ceil(granted * op[5] / 1e6)
     spend(hold.day, hold.month, granted, nano_usd)
     hold.tokens, hold.nano_usd = hold.tokens + granted, hold.nano_usd + nano_usd
   end
   keep(op[2], hold)
-  return int(granted)
+  return table.concat({int(granted), int(spent[1]), int(spent[2]), int(spent[3]), int(spent[4])}, ' ')
 end
 
 -- op: tokens and nano-USD of the day, of the month; the ledger's, once for each window

@@ -103,6 +103,7 @@ class RedisHold:
         def answered(numbers: list[int]) -> None:
             self.charged += charge
             self.granted += numbers[0]
+            self._learn(numbers[1:])
             then()
 
         def lost() -> None:  # a running answer does not end because Redis is away; what it takes is charged in the end
@@ -124,6 +125,11 @@ class RedisHold:
             self._here.settle(usage)
         self._box.settle(self._id, usage, *self._windows)
         self._teller.wake_soon(self._box)
+
+    def _learn(self, spent: list[int]) -> None:
+        standing, (day, month) = self._box.standing, self._windows
+        if spent and standing is not None and standing.ends_s == (day_end_s(day), month_end_s(month)):
+            standing.spent = (spent[0], spent[1], spent[2], spent[3])
 
     def _ask(self, question: Question) -> None:
         self._box.questions.append(question)

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from server.admission.limits import Usage
+from server.admission.limits import Standing, Usage
 
 MAX_BATCH = 500
 
@@ -38,13 +38,15 @@ class Question:
 class Outbox:
     """Of one tenant. `key` is the beginning of its keys in Redis."""
 
-    __slots__ = ("_batch", "_owed", "_seq", "_settlements", "key", "questions", "running")
+    __slots__ = ("_batch", "_owed", "_seq", "_settlements", "key", "questions", "running", "standing")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.questions: list[Question] = []
         self.running: dict[str, bool] = {}
         """Ids of requests that run -> whether Redis may know them."""
+        self.standing: Standing | None = None
+        """How the tenant stood when Redis last said so."""
         self._settlements: list[list[Any]] = []
         self._owed: dict[tuple[int, int], list[int]] = {}
         self._batch: list[list[Any]] = []

@@ -82,7 +82,6 @@ class RedisStore:
         self._work = asyncio.Event()
         self._renews = True
         self._is_lingering = False
-        self._last: dict[str, Standing] = {}
         self._here = MemoryStore(clock)
         self._seeds = Seeds(self._link, f"{namespace}:seeded", lambda name: self._box(name).key, ledger_totals)
         self._renewal: asyncio.TimerHandle | None = None
@@ -108,7 +107,7 @@ class RedisStore:
         finally:
             timer.cancel()
         decision, windows = read_answer(numbers)
-        self._last[demand.tenant.name] = decision.standing
+        box.standing = decision.standing
         if windows is not None:
             box.running[hold_id] = True
             decision.hold = RedisHold(self, box, hold_id, demand, windows)
@@ -122,7 +121,8 @@ class RedisStore:
         """What Redis said of the tenant last, or what is counted here while that is away."""
         if self.is_away and self._here.knows(tenant.name):
             return self._here.standing(tenant)
-        return self._last.get(tenant.name)
+        box = self._boxes.get(tenant.name)
+        return None if box is None else box.standing
 
     def seed(self, spent: Mapping[str, Four]) -> None:
         """What the ledger says was spent, as in `MemoryStore.seed`; a Redis that counts already does not take it again."""
@@ -131,7 +131,8 @@ class RedisStore:
         ends_s = day_end_s(day_of(unix_s)), month_end_s(month_of(day_of(unix_s)))
         for name, (day_tokens, day_nano_usd, month_tokens, month_nano_usd) in spent.items():
             sums = day_tokens, month_tokens, day_nano_usd, month_nano_usd
-            self._last[name] = Standing((0, 0, 0, 0), 0.0, 0, sums, ends_s, unix_s)
+            self._box(name).standing = Standing((0, 0, 0, 0), 0.0, 0, sums, ends_s, unix_s)
+        self._renew()
 
     def wake(self, box: Outbox) -> None:
         """`box` has something to tell, now."""
@@ -232,7 +233,7 @@ class RedisStore:
         if self._away == "closed":
             raise LimitsAwayError("the limits of tenants can't be checked now; try again", retry_after_s=1)
         name, here, day = demand.tenant.name, self._here, day_of(self._clock.unix_s())
-        if not here.knows(name) and (last := self._last.get(name)) is not None:
+        if not here.knows(name) and (last := box.standing) is not None:
             of_day, of_month = last.ends_s[0] == day_end_s(day), last.ends_s[1] == month_end_s(month_of(day))
             spent = last.spent
             here.seed({name: (spent[0] * of_day, spent[2] * of_day, spent[1] * of_month, spent[3] * of_month)})
@@ -276,8 +277,7 @@ class RedisStore:
             self.is_away = False
             self._here = MemoryStore(self._clock)
             log.warning("limits_store_back")
-        self._renews = True
-        self._work.set()
+        self._renew()
 
     def _lose_questions(self) -> None:
         """What was to be asked won't be."""
@@ -287,6 +287,7 @@ class RedisStore:
                 question.lost()
 
     def _renew(self) -> None:
+        """Renew all leases with the next round trip."""
         self._renews = True
         self._work.set()
 

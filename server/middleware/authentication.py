@@ -11,7 +11,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.clock import SystemClock
-from server.errors import AuthenticationError, TenantSuspendedError
+from server.errors import AuthenticationError, GatewayError, OverloadedError, TenantSuspendedError
 from server.middleware.wrong_keys import WrongKeys
 from server.settings import is_loopback
 from server.tenancy.keys import KeyTable
@@ -24,7 +24,7 @@ _HOW: Final = "send it as `Authorization: Bearer …` or `x-api-key`"
 
 
 class AuthenticationMiddleware:
-    """Puts `tenant` and `key_id` into the request's state, or `is_admin` where an operator asks.
+    """Puts `tenant` and `key_id` into the request's state, `is_admin` where an operator asks, `is_nobody` where it refuses.
 
     `metrics_from_loopback`: `/metrics` needs no key from this machine. `wrong_keys`: brakes who keeps sending some.
     """
@@ -47,6 +47,7 @@ class AuthenticationMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._is_public(scope) and (error := self._identify(scope)) is not None:
             client = scope.get("client")
+            scope["state"]["is_nobody"] = True
             if not await self._wrong_keys.pause(client[0] if client else ""):
                 scope["state"].setdefault("headers", {})["connection"] = "close"
             raise error
@@ -58,8 +59,8 @@ class AuthenticationMiddleware:
             return True
         return path in PUBLIC_PATHS
 
-    def _identify(self, scope: Scope) -> AuthenticationError | None:
-        """Note who asks; the error where nobody may, with that key. Raises `TenantSuspendedError` for a suspended tenant."""
+    def _identify(self, scope: Scope) -> GatewayError | None:
+        """Note who asks; the error where that can't be known. Raises `TenantSuspendedError` for a suspended tenant."""
         path, secret, state = scope["path"], _key(scope), scope["state"]
         if path == "/metrics":
             if self._operators.opens_metrics(secret):
@@ -67,7 +68,10 @@ class AuthenticationMiddleware:
             return AuthenticationError(f"`/metrics` takes `metrics.key` or the admin key; {_HOW}")
         if _is_below(path, "/admin") or (_is_below(path, "/debug") and self._operators.is_admin(secret)):
             return self._identify_admin(secret, scope)
-        identity = self._keys.find(secret)
+        try:
+            identity = self._keys.find(secret)
+        except OverloadedError as error:  # no key can be judged yet, and whoever floods us does so now, too
+            return error
         if identity is None:
             return AuthenticationError("no valid API key; send one of yours as `Authorization: Bearer …` or `x-api-key`")
         tenant, key_id = identity

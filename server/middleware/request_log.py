@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 from starlette.types import Scope
 
-from server.errors import AuthenticationError, GatewayError
+from server.errors import GatewayError
 from server.record import GenerationRecord
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class RequestLog:
         error: GatewayError | None = state.get("error")
         path = scope["path"][:200]
         if error is not None:
-            if isinstance(error, AuthenticationError) and self._is_one_too_many():
+            if state.get("is_nobody") and self._is_one_too_many():
                 return
             level = error.log_level
             text = error.for_log[:500].replace(path, without_keys(path))

@@ -18,6 +18,10 @@ class OperatorKeys:
     """Who runs the gateway. A key that is not set opens nothing."""
 
     def __init__(self, admin: SecretStr | None = None, metrics: SecretStr | None = None) -> None:
+        self.load(admin, metrics)
+
+    def load(self, admin: SecretStr | None, metrics: SecretStr | None) -> None:
+        """Let these open from now on, and no others."""
         self.has_admin = admin is not None
         self._admin = _digest_of(admin)
         self._metrics = _digest_of(metrics)

@@ -14,6 +14,7 @@ from server.context import RequestContext, Tenant
 from server.engine.base import Engine
 from server.errors import InvalidToolCallError
 from server.events import Event, ToolCallArguments, ToolCallEnd
+from server.generation import Generator
 from server.job import Job
 from server.models import ServedModel
 from server.prompts.base import Conversation

@@ -9,11 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
 from server.clock import ManualClock
 from server.context import Tenant
-from server.errors import AuthenticationError, PermissionDeniedError
+from server.errors import AuthenticationError, OverloadedError, PermissionDeniedError
 from server.middleware.authentication import AuthenticationMiddleware
 from server.middleware.wrong_keys import ADDRESS_BURST, MAX_PAUSING, WrongKeys
 from server.tenancy.keys import KeyTable
@@ -82,8 +83,6 @@ def test_an_open_gateway_keeps_admin_closed(start_gateway: StartGateway) -> None
 
 
 def test_the_metrics_key_alone_is_no_admin_key() -> None:
-    from pydantic import SecretStr
-
     operators = OperatorKeys(None, SecretStr(READER))
 
     assert [operators.opens_metrics(key) for key in (READER.encode(), b"", None)] == [True, False, False]
@@ -121,6 +120,7 @@ class Door:
         scope = {"type": "http", "path": "/v1/models", "headers": [], "client": (address, 1), "state": state}
         with pytest.raises(AuthenticationError):
             await self._door(scope, None, None)  # type: ignore[arg-type]
+        assert state["is_nobody"]
         headers: dict[str, str] = state["headers"]
         return headers
 
@@ -159,6 +159,33 @@ async def test_wrong_keys_beyond_the_burst_wait_and_valid_ones_never_do() -> Non
         opened.set()
     assert door.wrong_keys.num_pausing == 0
     assert len(waits_s) == 3
+
+
+async def test_keys_that_nobody_can_judge_yet_are_braked_too() -> None:
+    num_waits = 0
+
+    async def wait(_: float) -> None:
+        nonlocal num_waits
+        num_waits += 1
+
+    door = Door(keys=KeyTable(awaits_store=True), wait=wait)
+    for _ in range(ADDRESS_BURST + 3):
+        with pytest.raises(OverloadedError):
+            await door.knock("a-key-that-may-be-in-the-store")
+    assert num_waits == 3
+    assert (await door.knock(KEY))["state"]["tenant"].name == "acme"
+
+
+def test_an_operators_key_can_be_replaced() -> None:
+    operators = OperatorKeys(SecretStr(ADMIN), SecretStr(READER))
+    operators.load(SecretStr("another-admin-key"), None)
+
+    assert [operators.is_admin(key) for key in (ADMIN.encode(), b"another-admin-key")] == [False, True]
+    assert [operators.opens_metrics(key) for key in (READER.encode(), ADMIN.encode(), b"another-admin-key")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 async def test_who_stops_is_forgiven() -> None:

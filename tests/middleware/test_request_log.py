@@ -42,6 +42,7 @@ async def ask(edge: EdgeMiddleware, path: str = "/v1/models", query: bytes = b""
 
 def failing(error: GatewayError, headers: dict[str, str] | None = None) -> EdgeMiddleware:
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["is_nobody"] = isinstance(error, AuthenticationError)  # as the authentication middleware says it
         scope["state"]["headers"].update(headers or {})
         raise error
 

@@ -119,7 +119,7 @@ def assert_whole(machine: Machine, rows: list[LedgerRow]) -> None:
     assert found.items() <= {**machine.taken, **machine.unsure}.items()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(STEPS)
 def test_each_row_once(steps: list[tuple[str, object]]) -> None:
     store = MemoryStore()

@@ -229,6 +229,7 @@ async def test_rows_in_memory_go_to_the_database_without_the_disk(spool: Spool) 
             for number in range(3):
                 spool.append(a_row(1200 + number))
                 stores.append(await drained(spool))
+                assert 0 == len((await drained(spool)).rows)  # nothing is left to try the disk with
         assert 0 == spool.num_pending
         stores.append(await drained(spool))
         spool.append(a_row(1203))
