@@ -7,6 +7,7 @@ process are independent.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 
 from server.admission.admission import Admission
@@ -65,6 +66,7 @@ class Gateway:
         self.on_failure: Callable[[], None] = lambda: None
         self.on_drained: Callable[[], None] = lambda: None
         self._generator: Generator | None = None
+        self._service: Counter[str] = Counter()
 
     def open(self, engine: Engine, cache_secret: bytes) -> None:
         """Take requests from now on. `cache_secret`: what the tenants' prefix caches are kept apart by."""
@@ -120,11 +122,14 @@ class Gateway:
     def _figures(self) -> AdmissionFigures:
         """What a scrape shows of admission."""
         queue, tenants = self.queue, self.storage.keys.tenants()
+        if queue is not None:
+            self._service.update(queue.take_service())
         left = {name: self.admission.budget_remaining_ratio(tenant) for name, tenant in tenants.items()}
         return AdmissionFigures(
             queued=queue.queued_by_tenant() if queue else {},
-            service=queue.take_service() if queue else {},
+            service=self._service,
             budget_left={name: ratio for name, ratio in left.items() if ratio is not None},
+            ledger_rows=self.storage.ledger.counts,
             num_pending_rows=self.storage.ledger.num_pending,
             num_limits_failures=self.limits.num_away if isinstance(self.limits, RedisStore) else 0,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -27,7 +28,7 @@ def configure(settings: LogSettings) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *args: _Output(sys.stderr),
         cache_logger_on_first_use=False,  # loggers that exist follow a change of the level; 3 µs a line
     )
     # Libraries log through the standard library; the same lines, from `warning` on.
@@ -38,3 +39,15 @@ def configure(settings: LogSettings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(LEVELS[settings.level], logging.WARNING), force=True)
+
+
+class _Output(structlog.PrintLogger):
+    """Writes lines. A full disk behind them costs lines, not the requests that log."""
+
+    def msg(self, message: str) -> None:
+        """Write `message`."""
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg

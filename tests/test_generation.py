@@ -183,7 +183,7 @@ async def test_a_failing_engine_is_remembered_as_an_error(
     with pytest.raises(kind):
         await bench.outputs(num_choices=num_choices)
 
-    assert bench.record.outcome == "error"
+    assert bench.record.outcome == kind.outcome
 
 
 @pytest.mark.parametrize("num_choices", [1, 3])

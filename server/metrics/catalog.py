@@ -46,7 +46,9 @@ FAIR_SERVICE = Metric(
 BUDGET_LEFT = Metric(
     "budget_remaining_ratio", "gauge", "Of the tenant's tightest budget, the share that is left, 0 to 1.", ("tenant",)
 )
-LEDGER_ROWS = Metric("ledger_rows_total", "counter", "Rows given to the ledger.", ("outcome",))
+LEDGER_ROWS = Metric(
+    "ledger_rows_total", "counter", "Rows of ended requests: written; or garbled in the spool, refused, lost.", ("outcome",)
+)
 LEDGER_PENDING = Metric("ledger_pending_rows", "gauge", "Rows that wait for the database.")
 LIMITS_AWAY = Metric("limits_store_failures_total", "counter", "Decisions for which the limits store could not be asked.")
 INFLIGHT = Metric("inflight_requests", "gauge", "Generations under way.", ("tenant", "model"))
@@ -70,9 +72,9 @@ ENGINE_ACCEPTED = Metric("engine_spec_accepted_tokens_total", "counter", "Drafte
 
 RECORDED = (
     REQUESTS, TOKENS, REQUEST_SECONDS, QUEUE_SECONDS, TTFT_SECONDS, OUTPUT_SPEED, INFLIGHT, REJECTED, TOOL_CALLS, JSON_ANSWERS,
-    RECOVERIES, LEDGER_ROWS,
+    RECOVERIES,
 )  # fmt: skip
-FROM_ADMISSION = (QUEUED, FAIR_SERVICE, BUDGET_LEFT, LEDGER_PENDING, LIMITS_AWAY)
+FROM_ADMISSION = (QUEUED, FAIR_SERVICE, BUDGET_LEFT, LEDGER_ROWS, LEDGER_PENDING, LIMITS_AWAY)
 FROM_ENGINE = (
     ENGINE_UP, ENGINE_RUNNING, ENGINE_WAITING, ENGINE_KV_USAGE, ENGINE_PREEMPTIONS, ENGINE_PREFIX_QUERIED, ENGINE_PREFIX_HIT,
     ENGINE_DRAFTS, ENGINE_DRAFT_TOKENS, ENGINE_ACCEPTED,

@@ -14,11 +14,12 @@ from server.metrics import catalog
 
 @dataclass(slots=True, frozen=True)
 class AdmissionFigures:
-    """Admission as it is now. Mappings are by tenant."""
+    """Admission and the ledger as they are now. Mappings are by tenant, `ledger_rows` by what became of them."""
 
     queued: Mapping[str, int] = field(default_factory=dict)
     service: Mapping[str, float] = field(default_factory=dict)
     budget_left: Mapping[str, float] = field(default_factory=dict)
+    ledger_rows: Mapping[str, int] = field(default_factory=dict)
     num_pending_rows: int = 0
     num_limits_failures: int = 0
 
@@ -62,6 +63,7 @@ class AdmissionCollector(Collector):
             (catalog.QUEUED, figures.queued),
             (catalog.FAIR_SERVICE, figures.service),
             (catalog.BUDGET_LEFT, figures.budget_left),
+            (catalog.LEDGER_ROWS, figures.ledger_rows),
         ):
             yield _labelled(metric, values)
         yield _single(catalog.LEDGER_PENDING, figures.num_pending_rows)

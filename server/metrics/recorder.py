@@ -69,7 +69,6 @@ class Recorder:
             self._of(catalog.RECOVERIES, kind).inc(count)
         if record.rejected_by is not None:
             self._of(catalog.REJECTED, record.tenant, record.rejected_by).inc()
-        self._of(catalog.LEDGER_ROWS, record.outcome).inc()
         if record.queue_s is not None:
             self._of(catalog.QUEUE_SECONDS, *who).observe(record.queue_s)
         if record.ended_s is not None:
