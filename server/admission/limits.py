@@ -25,6 +25,8 @@ WINDOW_S: Final = 60
 FEMTO_PER_NANO: Final = 10**6
 MAX_STEP_TOKENS: Final = 256
 MIN_STEP_TOKENS: Final = 16
+MIN_EXPECTED_TOKENS: Final = 64
+"""So many are reserved where the client sets no cap, at least: it leaves time to ask for more."""
 
 Four = tuple[int, int, int, int]
 FourLimits = tuple[int | None, int | None, int | None, int | None]
@@ -216,7 +218,7 @@ def demand_of(tenant: Tenant, price: Price, estimate: Estimate, expected_tokens:
     """
     limits, budget = tenant.limits, tenant.budget
     num_input, num_most = estimate.num_input_tokens, max(estimate.max_output_tokens, 1)
-    num_output = num_most if estimate.has_cap else min(num_most, max(expected_tokens, 1))
+    num_output = num_most if estimate.has_cap else min(num_most, max(expected_tokens, MIN_EXPECTED_TOKENS))
     if (limit := limits.input_tokens_per_minute) is not None and num_input > limit:
         raise _too_large(f"the prompt has {num_input} tokens", f"you may send {limit} input tokens per minute")
     num_uncached = num_input if (limit := limits.uncached_input_tokens_per_minute) is None else min(num_input, limit)

@@ -81,7 +81,7 @@ class RedisStore:
         self._busy: dict[str, Outbox] = {}
         self._work = asyncio.Event()
         self._renews = True
-        self._is_lingering = False
+        self._is_lingering = self._is_telling = False
         self._here = MemoryStore(clock)
         self._seeds = Seeds(self._link, f"{namespace}:seeded", lambda name: self._box(name).key, ledger_totals)
         self._renewal: asyncio.TimerHandle | None = None
@@ -134,6 +134,11 @@ class RedisStore:
             self._box(name).standing = Standing((0, 0, 0, 0), 0.0, 0, sums, ends_s, unix_s)
         self._renew()
 
+    @property
+    def has_told_all(self) -> bool:
+        """Whether Redis knows of everything that has happened so far."""
+        return not (self._busy or self._is_telling)
+
     def wake(self, box: Outbox) -> None:
         """`box` has something to tell, now."""
         self._busy[box.key] = box
@@ -167,7 +172,7 @@ class RedisStore:
         except asyncio.CancelledError:
             with suppress(*FAILURES):
                 async with asyncio.timeout(LAST_WORDS_S):
-                    while self._busy:
+                    while not self.has_told_all:
                         await self._trip()
             raise
         finally:
@@ -179,6 +184,7 @@ class RedisStore:
     async def _trip(self) -> None:
         """One round trip with what there is."""
         self._work.clear()
+        self._is_telling = True
         renews, self._renews = self._renews, False
         boxes, self._busy = self._busy, {}
         if renews:
@@ -201,6 +207,8 @@ class RedisStore:
                 for question in questions:
                     question.lost()
             raise
+        finally:
+            self._is_telling = False
         for (box, questions), answer in zip(sent, answers, strict=True):
             box.acknowledge()
             for question, part in zip(questions, answer.split(b";"), strict=False):

@@ -40,7 +40,8 @@ class Ticket:
         self._ran_out = ran_out
         self._is_bounded = demand.has_budget
         self._is_charged = demand.minute_limits[OUTPUT] is not None
-        self._is_short = self._is_refused = self._is_settled = False
+        self._is_short = self._is_bounded and hold.granted < demand.num_output_tokens
+        self._is_refused = self._is_settled = False
         self._go_on()
 
     @property
@@ -72,7 +73,9 @@ class Ticket:
         if self._is_short and hold.lead_tokens and num_so_far > hold.granted:
             raise self._ran_out(demand, num_so_far)
         self._go_on_until = _UNBOUNDED  # while the answer is awaited, which takes a moment at most
-        enough = max(num_so_far, min(num_so_far + hold.lead_tokens + demand.step_tokens, demand.max_output_tokens))
+        enough = num_so_far + hold.lead_tokens + demand.step_tokens
+        if num_so_far < demand.max_output_tokens:  # nothing is asked for that can't come
+            enough = min(enough, demand.max_output_tokens)
         grant_to = enough if self._is_bounded and not self._is_refused else 0
         before = hold.granted
         hold.extend(enough if self._is_charged else 0, grant_to, lambda: self._answered(before, grant_to))
@@ -98,6 +101,6 @@ class Ticket:
         self._go_on_until = until
 
     def _soon(self, num_reserved: int) -> int:
-        if num_reserved >= self._demand.max_output_tokens:
+        if num_reserved == self._demand.max_output_tokens:
             return num_reserved
         return num_reserved - min(self._hold.lead_tokens, num_reserved // 2)

@@ -472,3 +472,53 @@ def test_lasting_pressure_sheds_what_would_wait(bench: Callable[..., Bench]) -> 
     b.figures.kv_cache_usage = 0.5
     late = b.one(C)
     assert (4, False) == (b.queue.num_seated, late.is_seated)
+
+
+def test_pressure_that_nobody_saw_last_is_not_lasting(bench: Callable[..., Bench]) -> None:
+    b = bench(4)
+    places = b.join(A, num_places=1)
+    b.figures.kv_cache_usage = 0.99
+    places += b.join(B)
+    places[1].leave()
+    b.timer.advance(20)
+    b.one(C)
+    assert {"c": 1} == b.queue.queued_by_tenant()
+
+
+def test_seats_come_back_one_a_second(bench: Callable[..., Bench]) -> None:
+    b = bench(6)
+    places = b.join(A, num_places=20)
+    b.figures.num_preemptions = 1
+    b.timer.advance(0.06)
+    places[0].leave()
+    b.figures.num_preemptions = 2
+    b.timer.advance(0.06)
+    allowed = []
+    for _ in range(5):
+        allowed.append(b.queue.num_allowed)
+        b.timer.advance(0.7)
+    assert [4, 4, 5, 6, 6] == allowed
+
+
+def test_what_gets_seats_at_once_needs_no_room_in_the_queue(bench: Callable[..., Bench]) -> None:
+    b = bench(3, max_queued_per_tenant=1, max_queued=1)
+    assert [True, True, True, False] == [place.is_seated for place in b.join(A, num_places=4)]
+    with pytest.raises(OverloadedError):
+        b.one(B)
+
+
+def test_who_is_ahead_is_remembered_until_the_others_are_there(bench: Callable[..., Bench]) -> None:
+    b = bench(1, prefix_quantum_tokens=5000)
+    places = [b.one(B, 100, prefix_key=b"%d" % number) for number in range(200)]
+    for _ in range(2):
+        places.append(b.one(A, 1000, prefix_key=b"a"))
+        while not places[-1].is_seated:
+            serve_all(b, places, most=1)
+        serve_all(b, places, most=1)
+    ahead = b.counter(A)
+    assert ahead >= 2000
+    while (least := b.queue.least) is not None and least / UNIT < ahead:
+        assert b.queue.accounts.get("a") is not None
+        serve_all(b, places, most=1)
+    serve_all(b, places, most=1)
+    assert b.queue.accounts.get("a") is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.admission.order import HotPrefixes, Standing
+from server.admission.order import HotPrefixes, Order, Standing
 from server.admission.place import Account
 
 
@@ -40,3 +40,16 @@ def test_prefixes_that_were_not_used_for_long_go() -> None:
     hot = HotPrefixes(most=2)
     assert [None, None, None, b"b"] == [hot.add(key) for key in (b"a", b"b", b"a", b"c")]
     assert [True, False, True] == [key in hot for key in (b"a", b"b", b"c")]
+
+
+def test_of_equal_tenants_the_one_that_came_first_is_next_few_seats_or_many() -> None:
+    order = Order(1, 0)
+    light, heavy = Account("light", 1.0, 5), Account("heavy", 1.0, 5)
+    heavy.num_seated = 1
+    for account, serial in ((light, 2), (heavy, 1)):
+        account.queue(SimpleNamespace(serial=serial, service_class=1, prefix_key=b""))  # type: ignore[arg-type]
+        order.file(account)
+    assert heavy is order.next()
+    assert light is order.next_light()
+    light.counter += 1
+    assert order.next_light() is None, "it is ahead, and the other has nothing at stake"

@@ -149,21 +149,49 @@ async def test_service_at_both_adds_up_and_is_given_back_at_both(redis: Redis) -
 
 
 async def test_two_lifts_at_once_lift_once(redis: Redis) -> None:
-    here, there = Replica(redis), Replica(redis)
+    here, there = Replica(redis, 2), Replica(redis, 2)
     for replica in (here, there):
-        await replica.serve(0)
-        for _ in range(21):
-            replica.join(B)
-        await replica.serve(10)
-    await here.shared.exchange()
-    await there.shared.exchange()
-    await here.shared.exchange()
-    floors = [here.counter(B), there.counter(B)]
-    here.join(C), there.join(C)
+        long = replica.join(C, 10)
+        replica.places.remove(long)
+        for _ in range(30):
+            replica.join(B, 100)
+        await replica.serve(20)
     for replica in (here, there, here):
         await replica.shared.exchange()
-    assert max(floors) == pytest.approx(here.counter(C), rel=0.01)
-    assert here.counter(C) == there.counter(C)
+    assert 20.0 == here.counter(C) == there.counter(C)
+    floor = here.counter(B)
+    assert floor == there.counter(B) > 4000
+    here.join(C), there.join(C)
+    assert floor == here.counter(C) == there.counter(C)
+    for replica in (here, there, here):
+        await replica.shared.exchange()
+    assert floor == here.counter(C) == there.counter(C)
+    assert floor == float(await redis.get("{k3gw}:service:tenant:c"))
+
+
+async def test_who_is_given_back_elsewhere_moves_up_here(redis: Redis) -> None:
+    here, there = Replica(redis), Replica(redis)
+    reserved = here.join(A, 100, 10_000)
+    await here.shared.exchange()
+    there.join(B), there.join(A)
+    for _ in range(8):
+        there.join(B)
+    await there.shared.exchange()
+    assert "bb" == await there.serve(2)
+    await reserved.wait()
+    reserved.leave()
+    await here.shared.exchange()
+    await there.shared.exchange()
+    assert "ba" == await there.serve(2), "of which the first had its seat before"
+
+
+async def test_the_others_floor_is_not_ones_own(redis: Redis) -> None:
+    here, there = Replica(redis), Replica(redis)
+    here.join(A), here.join(A)
+    await here.shared.exchange()
+    assert here.queue.accounts.others_floor is None
+    await there.shared.exchange()
+    assert 100 * UNIT == there.queue.accounts.others_floor
 
 
 async def test_who_is_new_where_nobody_waits_starts_with_those_who_wait_elsewhere(redis: Redis) -> None:

@@ -42,7 +42,7 @@ async def main(folder: str, url: str, name: str) -> None:
                 )
                 os.write(1, f"{row_id}\n".encode())
                 number += 1
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.005)
 
 
 logs.configure(LogSettings(level="error"))
