@@ -18,21 +18,10 @@ from server.context import Tenant
 from server.engine.scripted.timer import ManualTimer
 from server.models import Price
 from server.sections import AdmissionSettings
+from tests.admission.queues import Figures, start
 
 WEIGHTS = (0.5, 1.0, 1.0, 3.0, 10.0)
 RATES = Rates.of(Price())
-
-
-@dataclass
-class Figures:
-    kv_cache_usage: float = 0.0
-    num_preemptions: int = 0
-
-
-def start(place: Place) -> None:
-    """Wait for the seat that `place` has."""
-    with pytest.raises(StopIteration):
-        place.wait().send(None)
 
 
 @dataclass(eq=False)

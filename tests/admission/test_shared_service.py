@@ -9,7 +9,6 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,14 +23,7 @@ from server.context import Tenant
 from server.engine.scripted.timer import ManualTimer
 from server.models import Price
 from server.sections import AdmissionSettings
-
-A, B, C = Tenant("a"), Tenant("b"), Tenant("c")
-
-
-@dataclass
-class Figures:
-    kv_cache_usage: float = 0.0
-    num_preemptions: int = 0
+from tests.admission.queues import A, B, C, Figures
 
 
 class Server:
