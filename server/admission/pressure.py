@@ -19,14 +19,16 @@ _FLEX: Final = 2
 
 
 class EngineFigures(Protocol):
-    """What is read of `server.engine.base.EngineStats`.
-
-    `num_preemptions`, where it is known: requests thrown out for want of KV cache, to be computed again; total since the start.
-    """
+    """What is read of `server.engine.base.EngineStats`."""
 
     @property
     def kv_cache_usage(self) -> float:
         """0..1, as of the last step."""
+        ...
+
+    @property
+    def num_preemptions(self) -> int:
+        """Requests thrown out for want of KV cache, to be computed again; total since the start."""
         ...
 
 
@@ -39,7 +41,7 @@ class Pressure:
         self._stats = stats
         self._clock = clock
         self._limit = num_seats
-        self._num_preemptions = self._preemptions()
+        self._num_preemptions = stats.num_preemptions
         self._is_full = False
         self._calm_since_s = self._looked_s = clock.monotonic_s()
         self._preempted_s = -math.inf
@@ -49,7 +51,7 @@ class Pressure:
         """Take notice of what the engine says, while `num_seated` requests run."""
         now_s = self._clock.monotonic_s()
         self._is_full = self._stats.kv_cache_usage > self._max_kv_cache_usage
-        num_preemptions, before = self._preemptions(), self._num_preemptions
+        num_preemptions, before = self._stats.num_preemptions, self._num_preemptions
         self._num_preemptions = num_preemptions
         if num_preemptions > before:
             self._limit = max(1, min(self._limit, num_seated) - 1)
@@ -60,9 +62,6 @@ class Pressure:
             self._limit = min(self._num_seats, self._limit + num_steps * max(1, self._num_seats // 64))
             self._calm_since_s += num_steps * RECOVERY_S
         self._note_how_long(now_s, (self._is_full and num_seated > 0) or now_s - self._preempted_s < RECOVERY_S)
-
-    def _preemptions(self) -> int:
-        return getattr(self._stats, "num_preemptions", 0)
 
     def _note_how_long(self, now_s: float, is_pressed: bool) -> None:
         """Nobody looks while nothing waits: what was before a gap does not count as lasting."""
