@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -39,6 +40,16 @@ class RedisServer:
                     return
             time.sleep(0.01)
         raise AssertionError("redis-server does not answer")
+
+    def freeze(self) -> None:
+        """Let it take connections and commands, and answer none."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it answer again, what it was asked meanwhile, too."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Kill it; what it held is lost."""
