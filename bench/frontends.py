@@ -113,6 +113,8 @@ async def _serve(config: uvicorn.Config, port: int) -> None:
 
     async def started(sockets: Any = None) -> None:
         await start(sockets)
+        if (gateway := getattr(getattr(config.app, "state", None), "gateway", None)) is not None:
+            await gateway.opened.wait()
         print(f"ready {os.getpid()}", flush=True)
 
     server.startup = started  # type: ignore[method-assign]

@@ -32,8 +32,13 @@ class Process:
         script.write_text(json.dumps([{"reply": reply}]), encoding="utf-8")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "server", "serve", "--engine", "scripted", "--script", str(script), "--port", "0"],
-            cwd=ROOT,
-            env={**os.environ, "K3GW_TENANCY__KEY": KEY, "K3GW_HTTP__DRAIN_TIMEOUT_S": str(drain_timeout_s)},
+            cwd=folder,  # the store is made there
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "K3GW_TENANCY__KEY": KEY,
+                "K3GW_HTTP__DRAIN_TIMEOUT_S": str(drain_timeout_s),
+            },
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -3,7 +3,7 @@
 Role: stands in for vLLM in tests, in benchmarks of the gateway itself, and for client authors who need a certain answer.
 Invariant: time passes only through `timer` and turns of the event loop; what is generated depends on script and request alone.
 Where it differs from a real engine: a reply waits for its reader instead of running ahead, the prompt is prefilled at once, and
-`stats.kv_cache_usage` is the share of the seats taken.
+`stats.kv_cache_usage` is nine tenths of the share of the seats taken, so that all of them can be.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class ScriptedEngine:
     def _count_runs(self) -> None:
         self._stats.num_running = self._seats.num_seated
         self._stats.num_waiting = len(self._runs) - self._seats.num_seated
-        self._stats.kv_cache_usage = self._seats.num_seated / self._facts.seats
+        self._stats.kv_cache_usage = 0.9 * self._seats.num_seated / self._facts.seats
 
     def _dead_error(self) -> EngineDeadError:
         return EngineDeadError("the engine is gone" if self._died.is_set() else "the engine is closed")
