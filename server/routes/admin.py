@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter
 from starlette.responses import JSONResponse
 
+from server.admission.memory import MemoryStore
 from server.durations import seconds_of
 from server.errors import InvalidRequestError, NotFoundError, OverloadedError
 from server.gateway import Gateway
@@ -100,6 +101,7 @@ async def get_status(request: Request) -> dict[str, Any]:
     return {
         "status": _state(gateway),
         "store": "up" if is_up else "away",
+        "limits_store": "memory" if isinstance(gateway.limits, MemoryStore) else "away" if gateway.limits.is_away else "up",
         "pending_ledger_rows": storage.ledger.num_pending,
         **_work(gateway),
     }

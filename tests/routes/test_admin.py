@@ -146,7 +146,9 @@ async def test_usage_is_the_ledgers(admin: AdminGateway) -> None:
 
 
 async def test_drain_takes_no_more_work(one_admin: AdminGateway) -> None:
-    assert (await one_admin.ok("GET", "/admin/v1/status"))["status"] == "ready"
+    status = await one_admin.ok("GET", "/admin/v1/status")
+    assert ("ready", "up", "memory") == (status["status"], status["store"], status["limits_store"])
+    assert (0, 0, 0) == (status["pending_ledger_rows"], status["queued_requests"], status["seated_requests"])
     response = await one_admin.ask("POST", "/admin/v1/drain")
 
     assert (response.status_code, response.json()) == (202, {"status": "draining"})
