@@ -21,7 +21,7 @@ from server.admission.ticket import Ticket
 from server.calls import CallFault, CallGate
 from server.clock import Clock
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
-from server.errors import EngineError, InvalidToolCallError
+from server.errors import EngineDeadError, EngineError, InvalidRequestError, InvalidToolCallError
 from server.events import ContentDelta, FinishReason
 from server.grammar.base import Grammar, Shape
 from server.job import Job, Output
@@ -131,6 +131,9 @@ class Choice:
                         if self._gate.fault is not None:
                             break
                 request = await self._request_again()
+        except InvalidRequestError:
+            self._refused()
+            raise
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
@@ -142,11 +145,20 @@ class Choice:
                 record.choice_speeds.append((num_tokens - 1) / (last_s - first_s))
 
     def _dispatched(self, now_s: float) -> None:
-        """The engine is about to be asked: from here on the prompt costs."""
+        """The engine is about to be asked: from here on the prompt costs. Raises `EngineDeadError` where nobody can be asked."""
+        if self._pipeline.engine.dead:
+            raise EngineDeadError("the engine has died; this replica takes no more requests")
         record = self._record
         if record.admitted_s is None:
             record.admitted_s = now_s
             record.num_input_tokens = len(self._plan.prompt.token_ids)
+
+    def _refused(self) -> None:
+        """The engine did not take what it was asked: nothing costs, unless another choice was begun."""
+        record = self._record
+        if record.first_token_s is None:
+            record.admitted_s = None
+            record.num_input_tokens = 0
 
     def _prefilled(self, delta: EngineDelta, now_s: float) -> None:
         """The first delta: the prompt has been read. Of several choices the first to speak tells what was cached before."""

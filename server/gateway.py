@@ -99,7 +99,7 @@ class Gateway:
 
     def end_answers(self) -> None:
         """End what is under way, each with an error."""
-        self.answers.end_all(DrainingError("this replica has shut down before the answer was whole; ask again"))
+        self.answers.end_all(lambda: DrainingError("this replica has shut down before the answer was whole; ask again"))
 
     def generator(self) -> Generator:
         """Where generations are started. Raises an `OverloadedError` while there is none."""

@@ -187,6 +187,31 @@ async def test_a_failing_engine_is_remembered_as_an_error(
 
 
 @pytest.mark.parametrize("num_choices", [1, 3])
+async def test_a_dead_engine_costs_nothing(num_choices: int) -> None:
+    bench = Bench(ANSWER)
+    bench.engine.kill()
+    with pytest.raises(EngineDeadError):
+        await bench.outputs(num_choices=num_choices)
+
+    assert (0, False) == (bench.record.num_input_tokens, bench.record.was_dispatched)
+    assert [] == bench.engine.recorded()["requests"]
+
+
+@pytest.mark.parametrize("num_choices", [1, 3])
+async def test_what_the_engine_refuses_costs_nothing(monkeypatch: pytest.MonkeyPatch, num_choices: int) -> None:
+    async def refuse(request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+        raise InvalidRequestError("`min_p` is refused", param="min_p")
+        yield
+
+    bench = Bench(ANSWER)
+    monkeypatch.setattr(bench.engine, "generate", refuse)
+    with pytest.raises(InvalidRequestError, match="min_p"):
+        await bench.outputs(num_choices=num_choices)
+
+    assert (0, False, "invalid") == (bench.record.num_input_tokens, bench.record.was_dispatched, bench.record.outcome)
+
+
+@pytest.mark.parametrize("num_choices", [1, 3])
 async def test_a_reader_that_leaves_frees_the_engine(num_choices: int) -> None:
     bench = Bench([{"text": "Pa"}, "hang"])
     generation = await bench.generator.prepare(make_job(num_choices=num_choices))

@@ -6,6 +6,7 @@ has a key, a prompt or an answer.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Callable
@@ -68,6 +69,9 @@ class EdgeMiddleware:
                 await error_response(error)(scope, receive, send_with_id)
         except ClientDisconnect:
             state["log"]["outcome"] = "cancelled"
+        except asyncio.CancelledError:  # the server gives up what has not ended in time when it stops
+            state["log"]["outcome"] = "cancelled"
+            raise
         except Exception as error:  # noqa: BLE001 - the last resort: rendered, and logged with its cause
             state["error"] = InternalError.of(error)
             if not status:

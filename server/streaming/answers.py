@@ -7,6 +7,7 @@ with an error what does not end in time.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -21,17 +22,20 @@ class OpenAnswers:
         self._open: set[OpenAnswer] = set()
         self._none_left = asyncio.Event()
         self._none_left.set()
-        self._error: GatewayError | None = None
+        self._make_error: Callable[[], GatewayError] | None = None
 
     def open(self, state: dict[str, Any]) -> OpenAnswer:
-        """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` was given."""
+        """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` makes."""
         return OpenAnswer(self, state)
 
-    def end_all(self, error: GatewayError) -> None:
-        """Cancel all blocks, and those that would begin from now on; they raise `error`."""
-        self._error = error
+    def end_all(self, make_error: Callable[[], GatewayError]) -> None:
+        """Cancel all blocks, and those that would begin from now on; each raises an error of its own.
+
+        One error that all raise would keep the frames of them all alive.
+        """
+        self._make_error = make_error
         for answer in self._open:
-            answer.end(error)
+            answer.end(make_error())
 
     async def wait_none_left(self) -> None:
         """Return when nothing is under way."""
@@ -40,10 +44,15 @@ class OpenAnswers:
 
     def enter(self, answer: OpenAnswer) -> None:
         """Count `answer`, unless all have been ended."""
-        if self._error is not None:
-            raise self._error
+        if self._make_error is not None:
+            raise self._make_error()
         self._open.add(answer)
         self._none_left.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._open
 
     def leave(self, answer: OpenAnswer) -> None:
         """Count it no more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from contextlib import closing
@@ -11,7 +12,12 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message, Receive, Scope, Send
 
+from server.clock import ManualClock
+from server.context import Tenant
+from server.middleware.edge import EdgeMiddleware
+from server.record import GenerationRecord
 from server.serving import server_config
 from tests.conftest import KEY, LiveGateway, StartGateway
 
@@ -219,3 +225,27 @@ def test_a_compressed_body_is_told_so(start_gateway: StartGateway) -> None:
 
     assert response.status_code == 400
     assert "content-encoding" in response.json()["error"]["message"]
+
+
+async def test_a_request_that_the_server_gives_up_is_counted() -> None:
+    refused: list[GenerationRecord] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["tenant"] = Tenant("acme")
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    edge = EdgeMiddleware(app, clock=ManualClock(), on_refused=refused.append)
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+    task = asyncio.ensure_future(edge(scope, receive, send))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert [("acme", "chat", "cancelled")] == [(record.tenant, record.api, record.outcome) for record in refused]

@@ -265,7 +265,7 @@ async def _end(begun: asyncio.Event, answers: OpenAnswers, response: EventStream
     scope: dict[str, Any] = {"type": "http", "state": {"record": record}}
     task = asyncio.ensure_future(response(scope, client.receive, client.send))
     await begun.wait()
-    answers.end_all(DrainingError("the end"))
+    answers.end_all(lambda: DrainingError("the end"))
     try:
         await task
     finally:
@@ -310,9 +310,29 @@ async def test_what_is_ended_before_its_first_byte_raises_the_reason(streamed: b
     await answers.wait_none_left()
 
 
+async def test_answers_that_are_ended_together_have_errors_of_their_own() -> None:
+    """One error that all raise would keep the frames, and all they hold, of them all."""
+    answers, errors = OpenAnswers(), []
+
+    async def work() -> None:
+        try:
+            async with answers.open({}):
+                await asyncio.Event().wait()
+        except DrainingError as error:
+            errors.append(error)
+
+    begun = [asyncio.ensure_future(work()) for _ in range(2)]
+    await asyncio.sleep(0)
+    answers.end_all(lambda: DrainingError("the end"))
+    late = [asyncio.ensure_future(work()) for _ in range(2)]
+    await asyncio.gather(*begun, *late)
+
+    assert 4 == len(errors) == len(set(map(id, errors)))
+
+
 async def test_what_comes_after_the_end_is_refused() -> None:
     answers = OpenAnswers()
-    answers.end_all(DrainingError("the end"))
+    answers.end_all(lambda: DrainingError("the end"))
 
     async def frames() -> Frames:
         yield b"data: 1\n\n"
@@ -333,6 +353,6 @@ async def test_a_task_that_is_cancelled_by_somebody_else_stays_cancelled() -> No
     task = asyncio.ensure_future(call(stream(frames(), answers=answers), Client()))
     await begun.wait()
     task.cancel()
-    answers.end_all(DrainingError("the end"))
+    answers.end_all(lambda: DrainingError("the end"))
     with pytest.raises(asyncio.CancelledError):
         await task
