@@ -94,7 +94,8 @@ def read_answer(response: httpx.Response) -> Answer:
 class Customer:
     """One tenant, with one of its keys."""
 
-    def __init__(self, url: str, name: str, key: str) -> None:
+    def __init__(self, http: httpx.Client, url: str, name: str, key: str) -> None:
+        self.http = http
         self.url = url
         self.name = name
         self.key = key
@@ -107,13 +108,13 @@ class Customer:
     def chat(self, text: str = "hi", **fields: Any) -> Answer:
         """Ask, and read the whole answer."""
         url = f"{self.url}/v1/chat/completions"
-        return read_answer(httpx.post(url, json=self.body(text, **fields), headers=self.headers, timeout=60))
+        return read_answer(self.http.post(url, json=self.body(text, **fields), headers=self.headers))
 
     @contextmanager
     def stream(self, text: str = "hi", **fields: Any) -> Iterator[Iterator[bytes]]:
         """The pieces of a stream that has begun, after the first; it is left at the end of the block."""
         body = self.body(text, stream=True, **fields)
-        with httpx.stream("POST", f"{self.url}/v1/chat/completions", json=body, headers=self.headers, timeout=60) as response:
+        with self.http.stream("POST", f"{self.url}/v1/chat/completions", json=body, headers=self.headers) as response:
             pieces = response.iter_raw()
             first = next(pieces)
             assert (200, True) == (response.status_code, first.startswith(b"data: ")), first
@@ -121,7 +122,7 @@ class Customer:
 
     def at_engine(self) -> list[dict[str, Any]]:
         """What the engine was asked for this tenant, oldest first."""
-        recorded: list[dict[str, Any]] = httpx.get(f"{self.url}/debug/engine", headers=self.headers).json()["requests"]
+        recorded: list[dict[str, Any]] = self.http.get(f"{self.url}/debug/engine", headers=self.headers).json()["requests"]
         return recorded
 
 
@@ -146,6 +147,7 @@ class House:
         inner.admission = Admission(inner.limits, self.clock)
         self.gateway.start()
         self.url = self.gateway.url
+        self.http = httpx.Client(timeout=60)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, for the limits alone; only where the clock is the house's own."""
@@ -160,6 +162,7 @@ class House:
     def stop(self) -> None:
         """Stop; whatever was counted was counted where it should be."""
         limits = self.gateway.gateway.limits
+        self.http.close()
         self.gateway.stop()
         assert self.redis is None or (isinstance(limits, RedisStore) and limits.num_away == 0), "Redis was away meanwhile"
 
@@ -167,10 +170,16 @@ class House:
         """A tenant with these settings, new or changed, with a new key."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         self.set(name, **settings)
-        return Customer(self.url, name, self.gateway.key_of(name))
+        return self.customer(name)
+
+    def customer(self, name: str) -> Customer:
+        """A tenant that there is, with a new key."""
+        answer = self.http.post(f"{self.url}/admin/v1/keys", json={"tenant": name}, headers=self.gateway.admin)
+        assert answer.is_success, answer.text
+        return Customer(self.http, self.url, name, answer.json()["secret"])
 
     def set(self, name: str, **settings: Any) -> None:
-        answer = httpx.put(f"{self.url}/admin/v1/tenants/{name}", json=settings, headers=self.gateway.admin)
+        answer = self.http.put(f"{self.url}/admin/v1/tenants/{name}", json=settings, headers=self.gateway.admin)
         assert answer.is_success, answer.text
 
     def rows(self, customer: Customer, num: int) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -209,7 +208,7 @@ def test_what_was_spent_before_a_restart(request: pytest.FixtureRequest, tmp_pat
     def running(budget: dict[str, Any]) -> Iterator[Customer]:
         house = House(SCRIPT, redis, clock=SystemClock(), storage=storage, tenants={"acme": {"budget": budget}})
         try:
-            yield Customer(house.url, "acme", house.gateway.key_of("acme"))
+            yield house.customer("acme")
         finally:
             house.stop()
 
@@ -226,6 +225,6 @@ def test_what_was_spent_before_a_restart(request: pytest.FixtureRequest, tmp_pat
 
 def budget_left(customer: Customer) -> float:
     """As the metrics have it."""
-    lines = httpx.get(f"{customer.url}/metrics").text.splitlines()
+    lines = customer.http.get(f"{customer.url}/metrics").text.splitlines()
     name = f'k3gw_budget_remaining_ratio{{tenant="{customer.name}"}}'
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))

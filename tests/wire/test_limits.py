@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -231,7 +230,7 @@ def test_what_is_refused_before_it_is_looked_at_has_the_headers_too(house: House
     customer = house.tenant(limits={"requests_per_minute": 1})
     assert outcomes(customer, 1, stream=stream) == [ADMITTED]
     url = f"{house.url}/v1/chat/completions"
-    malformed = httpx.post(url, content=b"{", headers=customer.headers)
+    malformed = customer.http.post(url, content=b"{", headers=customer.headers)
 
     assert malformed.status_code == 400
     assert customer.chat("x" * 100_000, stream=stream).limits("requests") == (1, 0)
