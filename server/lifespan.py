@@ -35,10 +35,10 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with asyncio.TaskGroup() as tasks:
             stores = [tasks.create_task(_run_storage(gateway))]
-            others = [tasks.create_task(work()) for work in (lambda: _drain(gateway), *gateway.background)]
+            others = [tasks.create_task(_run_beside(gateway, work)) for work in (lambda: _drain(gateway), *gateway.background)]
             if isinstance(gateway.limits, RedisStore):
-                stores.append(tasks.create_task(gateway.limits.run()))
-                others.append(tasks.create_task(_share_service(gateway)))
+                stores.append(tasks.create_task(_run_beside(gateway, gateway.limits.run)))
+                others.append(tasks.create_task(_run_beside(gateway, lambda: _share_service(gateway))))
             engine = tasks.create_task(_run_engine(gateway, open_engine))
             yield
             gateway.draining = True
@@ -49,6 +49,16 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
                 task.cancel()
 
     return lifespan
+
+
+async def _run_beside(gateway: Gateway, work: Callable[[], Awaitable[None]]) -> None:
+    """Work that should go on for as long as the gateway. If it fails, the gateway ends: half of one would help nobody."""
+    try:
+        await work()
+    except Exception as error:
+        log.exception("background_failed", error=str(error))
+        gateway.failure = error
+        gateway.on_failure()
 
 
 async def _share_service(gateway: Gateway) -> None:

@@ -24,6 +24,11 @@ class OpenAnswers:
         self._none_left.set()
         self._make_error: Callable[[], GatewayError] | None = None
 
+    @property
+    def num_open(self) -> int:
+        """How many are under way."""
+        return len(self._open)
+
     def open(self, state: dict[str, Any]) -> OpenAnswer:
         """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` makes."""
         return OpenAnswer(self, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sqlite3
 import time
 import uuid
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -94,11 +96,12 @@ def read_answer(response: httpx.Response) -> Answer:
 class Customer:
     """One tenant, with one of its keys."""
 
-    def __init__(self, http: httpx.Client, url: str, name: str, key: str) -> None:
+    def __init__(self, http: httpx.Client, url: str, name: str, key: str, key_id: str | None = None) -> None:
         self.http = http
         self.url = url
         self.name = name
         self.key = key
+        self.key_id = key_id
         self.headers = {"authorization": f"Bearer {key}"}
 
     def body(self, text: str, **fields: Any) -> dict[str, Any]:
@@ -120,6 +123,17 @@ class Customer:
             assert (200, True) == (response.status_code, first.startswith(b"data: ")), first
             yield pieces
 
+    @contextmanager
+    def connection(self, text: str = "hi", *, cut: int = 0, **fields: Any) -> Iterator[socket.socket]:
+        """A connection on which a request was sent, but for the last `cut` bytes; it is closed at the end of the block."""
+        content = json.dumps(self.body(text, **fields)).encode()
+        address = urlsplit(self.url)
+        lines = ["POST /v1/chat/completions HTTP/1.1", f"host: {address.netloc}", f"content-length: {len(content)}"]
+        lines += [f"authorization: Bearer {self.key}", "", ""]
+        with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+            connection.sendall("\r\n".join(lines).encode() + content[: len(content) - cut])
+            yield connection
+
     def at_engine(self) -> list[dict[str, Any]]:
         """What the engine was asked for this tenant, oldest first."""
         recorded: list[dict[str, Any]] = self.http.get(f"{self.url}/debug/engine", headers=self.headers).json()["requests"]
@@ -129,13 +143,21 @@ class Customer:
 class House:
     """A gateway whose limits go by `clock`, and are kept in memory or in Redis."""
 
-    def __init__(self, script: list[Any], redis: RedisServer | None, *, clock: Clock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        script: list[Any],
+        redis: RedisServer | None = None,
+        *,
+        clock: Clock | None = None,
+        seats: int = 256,
+        **settings: Any,
+    ) -> None:
         vocabulary, self.redis = ByteVocabulary(), redis
         parsed = parse_script(script, vocabulary)
         settings = {"models": {"kimi-k3": {"price_per_million_tokens_usd": PRICE}}, **settings}
         if redis is not None:
             settings["storage"] = {"limits_url": redis.url, **settings.get("storage", {})}
-        self.gateway = LiveGateway(lambda: ScriptedEngine(vocabulary, parsed, context_length=1 << 20), **settings)
+        self.gateway = LiveGateway(lambda: ScriptedEngine(vocabulary, parsed, context_length=1 << 20, seats=seats), **settings)
         self.clock = clock or ManualClock(NOW_S)
         self._set_redis_time()
         inner = self.gateway.gateway
@@ -148,6 +170,7 @@ class House:
         self.gateway.start()
         self.url = self.gateway.url
         self.http = httpx.Client(timeout=60)
+        self.path = f"{self.gateway.folder.name}/gateway.db"
 
     def advance(self, seconds: float) -> None:
         """Let time pass, for the limits alone; only where the clock is the house's own."""
@@ -176,7 +199,7 @@ class House:
         """A tenant that there is, with a new key."""
         answer = self.http.post(f"{self.url}/admin/v1/keys", json={"tenant": name}, headers=self.gateway.admin)
         assert answer.is_success, answer.text
-        return Customer(self.http, self.url, name, answer.json()["secret"])
+        return Customer(self.http, self.url, name, answer.json()["secret"], answer.json()["id"])
 
     def set(self, name: str, **settings: Any) -> None:
         answer = self.http.put(f"{self.url}/admin/v1/tenants/{name}", json=settings, headers=self.gateway.admin)
@@ -184,9 +207,7 @@ class House:
 
     def rows(self, customer: Customer, num: int) -> list[dict[str, Any]]:
         """The tenant's rows of the ledger, once there are `num`."""
-        rows: list[dict[str, Any]] = wait_for(
-            lambda: ledger_rows(f"{self.gateway.folder.name}/gateway.db", customer.name), lambda rows: len(rows) >= num
-        )
+        rows: list[dict[str, Any]] = wait_for(lambda: ledger_rows(self.path, customer.name), lambda rows: len(rows) >= num)
         assert num == len(rows), rows
         return rows
 
@@ -213,5 +234,7 @@ def make_house(script: list[Any], redis: RedisServer | None, **settings: Any) ->
     with pytest.MonkeyPatch.context() as patch:
         manual_time(patch)
         house = House(script, redis, **settings)
-        yield house
-        house.stop()
+        try:
+            yield house
+        finally:
+            house.stop()
