@@ -1,10 +1,12 @@
 """Whether tenants get what their weights promise, and a light one stays quick beside a flood.
 
     python -m bench.fairness [--seats 32] [--seconds 400] [--seed 1]
+    python -m bench.fairness --url http://127.0.0.1:8000 --admin-key KEY --seconds 60 [--seats 32] [--flood 200]
 
 The fair queue before the scripted engine, in made-up time: exact, and the same on every run of a seed. Backlogged tenants ask
 again as soon as they are answered; what they are given is measured in the queue's own currency, between two moments at which
-all of them wait. Prints a table of what is demanded and what was found; exit code 1 where something was missed.
+all of them wait. With `--url` the same of a gateway that runs (`fairness_http.py`). Prints a table of what is demanded and what
+was found; exit code 1 where something was missed.
 """
 
 from __future__ import annotations
@@ -182,12 +184,14 @@ def jain(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
-async def shares(load: Load, seconds: float, sides: Sequence[tuple[Tenant, Shape]], name: str) -> list[Found]:
+async def shares(
+    load: Load, seconds: float, sides: Sequence[tuple[Tenant, Shape]], name: str, *, warm_up_s: float = _WARM_UP_S
+) -> list[Found]:
     """Backlogged tenants, side by side."""
     service: dict[str, float] = {}
 
     async def measure() -> None:
-        await asyncio.sleep(_WARM_UP_S)
+        await asyncio.sleep(warm_up_s)
         load.target.take_service()
         load.busy.clear()
         await asyncio.sleep(seconds)
@@ -271,8 +275,17 @@ def main() -> None:
     parser.add_argument("--seats", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=400.0, help="of made-up time, for each measurement")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--url", help="a gateway that runs, in place of all that is made up; needs --admin-key")
+    parser.add_argument("--admin-key")
+    parser.add_argument("--flood", type=int, default=NUM_FLOOD_REQUESTS, help="requests that flood a running gateway at once")
     options = parser.parse_args()
-    lines = measure(options.seats, options.seconds, options.seed)
+    if options.url is None:
+        lines = measure(options.seats, options.seconds, options.seed)
+    else:
+        from bench import fairness_http
+
+        settings = (options.url, options.admin_key, options.seats, options.seconds, options.seed, options.flood)
+        lines = asyncio.run(fairness_http.measure(*settings))
     width = max(len(line.what) for line in lines)
     for line in lines:
         print(f"{line.what:<{width}}  {line.demanded:>9}  {line.found:<36}  {'ok' if line.is_met else 'MISSED'}")

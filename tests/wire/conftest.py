@@ -22,6 +22,8 @@ import httpx
 import openai
 import pytest
 
+from tests.wire.real_tenants import RealTenants, write_config
+
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "k3gw-wire-key-0123456789"
 START_TIMEOUT_S = 400.0
@@ -124,14 +126,21 @@ class Output:
 
 
 @pytest.fixture(scope="session")
-def vllm_gateway(demo_model: Path) -> Iterator[Target]:
-    """The session's one gateway with real vLLM, as `k3-gateway serve` runs it.
+def vllm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's one gateway with real vLLM keeps its configuration, store and spool."""
+    return tmp_path_factory.mktemp("vllm-gateway")
+
+
+@pytest.fixture(scope="session")
+def vllm_gateway(demo_model: Path, vllm_folder: Path) -> Iterator[Target]:
+    """The session's one gateway with real vLLM, as `k3-gateway serve` runs it, with the tenants of `real_tenants`.
 
     At the end it must stop in order, and whatever clients did to it, nothing of that was an error of the gateway.
     """
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
-    command = [sys.executable, "-m", "server", "serve", "--profile", "cpu-demo", "--model", str(demo_model), "--port", "0"]
+    command = [sys.executable, "-m", "server", "serve", "--config", str(write_config(vllm_folder)), "--profile", "cpu-demo"]
+    command += ["--model", str(demo_model), "--port", "0"]
     environment = {**os.environ, "K3GW_TENANCY__KEY": KEY}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         output = Output(process.stderr)
@@ -151,6 +160,11 @@ def vllm_gateway(demo_model: Path) -> Iterator[Target]:
         assert 0 == process.returncode, "".join(output.lines[-20:])
         faults = [number for number, line in enumerate(output.lines) if "[error" in line or "Traceback" in line]
         assert [] == faults, "".join(output.lines[faults[0] - 3 : faults[0] + 50])
+
+
+@pytest.fixture
+def tenants(vllm_gateway: Target, vllm_folder: Path, http: httpx.Client) -> RealTenants:
+    return RealTenants(vllm_gateway, vllm_folder, http)
 
 
 @pytest.fixture(params=["scripted", pytest.param("vllm", marks=pytest.mark.vllm)])
