@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
@@ -51,6 +51,7 @@ class RunningGateway:
         self._service: dict[str, float] = {}
         self._busy: float | None = None
         self.running: list[float] = []
+        self.charged: list[dict[str, dict[str, int]]] = []
         self.num_refused = 0
 
     @asynccontextmanager
@@ -115,7 +116,7 @@ class RunningGateway:
             await asyncio.sleep(1)
 
     def take_service(self) -> Mapping[str, float]:
-        """As in `Target`. Blocks for as long as one scrape takes."""
+        """As in `Target`, and look into the ledger: `charged`, at the last two calls, last first. Blocks meanwhile."""
         text = httpx.get(f"{self.url}/metrics", headers=self._admin).text
         now = {
             name: float(value)
@@ -123,6 +124,7 @@ class RunningGateway:
         }
         taken = {name: value - self._service.get(name, 0.0) for name, value in now.items()}
         self._service = now
+        self.charged = [{name: self._charged(name) for name in self._keys}, *self.charged[:1]]
         return taken
 
     def busy(self) -> float | None:
@@ -134,12 +136,11 @@ class RunningGateway:
         samples = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.M)
         return sum(float(value) for found, value in samples if labels in found)
 
-    async def charged(self, tenant: Tenant) -> dict[str, Any]:
-        """The tenant's sums in the ledger, of the last day."""
-        query = {"tenant": tenant.name, "since": "1d"}
-        answer = await self._http.get("/admin/v1/usage", params=query, headers=self._admin)
-        lines = answer.json()["data"]
-        return dict(lines[0]) if lines else {"requests": 0, "cost_nano_usd": 0, "output_tokens": 0}
+    def _charged(self, tenant: str) -> dict[str, int]:
+        """Its sums in the ledger, of the last day."""
+        query = {"tenant": tenant, "since": "1d"}
+        lines = httpx.get(f"{self.url}/admin/v1/usage", params=query, headers=self._admin).json()["data"]
+        return {name: lines[0][name] if lines else 0 for name in ("requests", "cost_nano_usd", "output_tokens")}
 
     async def _watch(self) -> None:
         while True:
@@ -227,15 +228,13 @@ async def weights(gateway: RunningGateway, load: Load, seconds: float, weight: f
     for tenant in sides:
         await gateway.put(tenant)
     gateway.running.clear()
-    before = [await gateway.charged(tenant) for tenant in sides]
     name = f"weights 1:{weight:g}"
     found = await shares(load, seconds, [(tenant, TALK) for tenant in sides], name, warm_up_s=_warm_up_s(seconds))
-    after = [await gateway.charged(tenant) for tenant in sides]
+    after, before = gateway.charged
     for what in ("cost_nano_usd", "output_tokens"):
-        one, other = (now[what] - then[what] for now, then in zip(after, before, strict=True))
-        found.append(
-            _told(f"{name}: {what} in the ledger, warm-up and end included", f"{one} : {other} = 1 : {other / max(1, one):.2f}")
-        )
+        one, other = (after[tenant.name][what] - before[tenant.name][what] for tenant in sides)
+        figures = f"{one} : {other} = 1 : {other / max(1, one):.2f}"
+        found.append(_told(f"{name}: {what} of requests that ended meanwhile, by the ledger", figures))
     mean = statistics.fmean(gateway.running) if gateway.running else 0.0
     return [*found, _told(f"{name}: running in the engine, by its own count", f"{mean:.1f} of {gateway.num_common} seats")]
 
