@@ -26,7 +26,10 @@ class RedisLink:
     def __init__(self, url: str, *, probe_s: float, reply_s: float) -> None:
         self._probe_s = probe_s
         self._reply_s = reply_s
-        pool = ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), decode_responses=False, protocol=2)
+        # No time limits of the library's own: it keeps them with `wait_for`, which before Python 3.12 loses a cancellation that
+        # comes with the end of what it waits for, and they cost a task for each command.
+        options = {"socket_timeout": None, "socket_connect_timeout": None, "retry": Retry(NoBackoff(), 0)}
+        pool = ConnectionPool.from_url(url, **options, decode_responses=False, protocol=2)
         self._connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
 
     async def open(self) -> None:

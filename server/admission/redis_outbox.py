@@ -11,13 +11,13 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from server.admission.limits import Standing, Usage
 
-MAX_BATCH = 500
+MAX_BATCH: Final = 64
 
 
 @dataclass(slots=True)
@@ -36,12 +36,14 @@ class Question:
 
 
 class Outbox:
-    """Of one tenant. `key` is the beginning of its keys in Redis."""
+    """Of one tenant. `key` is the beginning of its keys in Redis. `renews`: its leases are to be renewed."""
 
-    __slots__ = ("_batch", "_owed", "_seq", "_settlements", "key", "questions", "running", "standing")
+    __slots__ = ("_batch", "_owed", "_replica", "_seq", "_settlements", "key", "questions", "renews", "running", "standing")
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, replica: str) -> None:
         self.key = key
+        self.renews = False
+        self._replica = replica
         self.questions: list[Question] = []
         self.running: dict[str, bool] = {}
         """Ids of requests that run -> whether Redis may know them."""
@@ -55,7 +57,7 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to tell."""
-        return not (self.questions or self._settlements or self._batch or self._owed)
+        return not (self.questions or self._settlements or self._batch or self._owed or self.renews)
 
     def settle(self, hold_id: str, usage: Usage, day: int, month: int) -> None:
         """To be told exactly once. A request that Redis can't know is only added to what is owed for its windows."""
@@ -72,7 +74,7 @@ class Outbox:
         """Take back a reservation that nobody uses, if it was made."""
         self._settlements.append([hold_id, 0, 0, 0, 0, 0, 0])
 
-    def payload(self, replica: str, lease_ms: int, *, renews: bool) -> tuple[bytes | None, list[Question]]:
+    def payload(self, lease_ms: int) -> tuple[bytes | None, list[Question]]:
         """What to send now, if anything, and whose answers will come, in this order. `acknowledge` once they have come."""
         questions, self.questions = [question for question in self.questions if not question.is_given_up], []
         if not self._batch and (self._settlements or self._owed):
@@ -81,13 +83,14 @@ class Outbox:
             self._batch += [["", tokens, 0, 0, nano_usd, *windows] for windows, (tokens, nano_usd) in self._owed.items()]
             self._owed = {}
         renewed: list[str] = []
-        if renews:
+        if self.renews:
+            self.renews = False
             renewed = list(self.running)
             self.running = dict.fromkeys(renewed, True)
         if not (questions or renewed or self._batch):
             return None, []
         asked = [question.operation for question in questions]
-        return encode(replica, self._seq, self._batch, renewed, asked, lease_ms), questions
+        return encode(self._replica, self._seq, self._batch, renewed, asked, lease_ms), questions
 
     def acknowledge(self) -> None:
         """The last payload has been applied."""

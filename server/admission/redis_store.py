@@ -4,8 +4,6 @@ Invariant: a decision is one atomic script call by the server's clock, and is ma
 does not answer, `away="open"` decides by what this process counts, from what Redis last said of the tenant, and `closed`
 refuses. Whatever ends, in whatever state Redis is, is charged once when it is back. A replica that is gone leaves leases that
 run out.
-
-Everything goes through `run`, one round trip after the other; what comes up meanwhile shares the next one.
 """
 
 from __future__ import annotations
@@ -13,12 +11,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from itertools import count
 from typing import Final, Literal
-
-import structlog
-from redis.exceptions import RedisError
 
 from server.admission.calendar import day_end_s, day_of, month_end_s, month_of
 from server.admission.limits import Decision, Demand, Four, Standing
@@ -27,17 +21,13 @@ from server.admission.redis_hold import RedisHold, read_answer, reserve_operatio
 from server.admission.redis_link import RedisLink
 from server.admission.redis_outbox import Outbox, Question
 from server.admission.redis_seeds import LedgerTotals, Seeds
+from server.admission.redis_teller import RedisTeller
 from server.clock import Clock
 from server.context import Tenant
 from server.errors import LimitsAwayError
 
-LINGER_S: Final = 0.002
-"""So long a settlement waits for others, or for the next request, to share a round trip."""
 STALL_S: Final = 0.005
 """An event loop that is so late was busy itself: no sign that Redis is slow."""
-LAST_WORDS_S: Final = 1.0
-FAILURES: Final = (RedisError, OSError, TimeoutError)
-log = structlog.get_logger(__name__)
 
 
 class _Away(Exception):
@@ -47,7 +37,7 @@ class _Away(Exception):
 class RedisStore:
     """`LimitStore` over the Redis at `url`. `run` must be running.
 
-    `num_away`: how often Redis went away; `is_away`: it is now. A replica renews its leases every `renew_s`, and one that does
+    A replica renews its leases every `renew_s`, and one that does
     not for `lease_s` has lost them. While away, Redis is tried every `retry_s`. `ledger_totals` gives what `seed` takes, for a
     Redis that has lost its data.
     """
@@ -65,26 +55,27 @@ class RedisStore:
         renew_s: float = 8.0,
         retry_s: float = 1.0,
     ) -> None:
-        self.is_away = False
-        self.num_away = 0
         self._clock = clock
         self._away = away
         self._namespace = namespace
         self._deadline_s = deadline_s
-        self._lease_ms = int(lease_s * 1000)
-        self._renew_s = renew_s
-        self._retry_s = retry_s
-        self._link = RedisLink(url, probe_s=deadline_s, reply_s=max(5 * deadline_s, 0.25))
         self._replica = secrets.token_hex(8)
         self._ids = count(1)
         self._boxes: dict[str, Outbox] = {}
-        self._busy: dict[str, Outbox] = {}
-        self._work = asyncio.Event()
-        self._renews = True
-        self._is_lingering = self._is_telling = False
         self._here = MemoryStore(clock)
-        self._seeds = Seeds(self._link, f"{namespace}:seeded", lambda name: self._box(name).key, ledger_totals)
-        self._renewal: asyncio.TimerHandle | None = None
+        link = RedisLink(url, probe_s=deadline_s, reply_s=max(5 * deadline_s, 0.25))
+        self._seeds = Seeds(link, f"{namespace}:seeded", lambda name: self._box(name).key, ledger_totals)
+        self.teller = RedisTeller(link, self._seeds, self._start_anew, lease_s=lease_s, renew_s=renew_s, retry_s=retry_s)
+
+    @property
+    def num_away(self) -> int:
+        """How often Redis went away."""
+        return self.teller.num_away
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Redis does not answer now."""
+        return self.teller.is_away
 
     async def reserve(self, demand: Demand) -> Decision:
         """As `LimitStore` asks."""
@@ -95,7 +86,7 @@ class RedisStore:
         answer: asyncio.Future[list[int]] = loop.create_future()
         timer = loop.call_later(self._deadline_s, self._expire, answer, loop.time() + self._deadline_s, 2)
         box.questions.append(self._question(reserve_operation(hold_id, demand), box, hold_id, answer))
-        self.wake(box)
+        self.teller.wake(box)
         try:
             numbers = await answer
         except _Away:
@@ -110,7 +101,7 @@ class RedisStore:
         box.standing = decision.standing
         if windows is not None:
             box.running[hold_id] = True
-            decision.hold = RedisHold(self, box, hold_id, demand, windows)
+            decision.hold = RedisHold(self.teller, box, hold_id, demand, windows)
         return decision
 
     def peek(self, demand: Demand) -> Decision | None:
@@ -132,92 +123,11 @@ class RedisStore:
         for name, (day_tokens, day_nano_usd, month_tokens, month_nano_usd) in spent.items():
             sums = day_tokens, month_tokens, day_nano_usd, month_nano_usd
             self._box(name).standing = Standing((0, 0, 0, 0), 0.0, 0, sums, ends_s, unix_s)
-        self._renew()
-
-    @property
-    def has_told_all(self) -> bool:
-        """Whether Redis knows of everything that has happened so far."""
-        return not (self._busy or self._is_telling)
-
-    def wake(self, box: Outbox) -> None:
-        """`box` has something to tell, now."""
-        self._busy[box.key] = box
-        self._work.set()
-
-    def wake_soon(self, box: Outbox) -> None:
-        """`box` has something to tell that can wait for others."""
-        self._busy[box.key] = box
-        if not self._is_lingering:
-            self._is_lingering = True
-            asyncio.get_running_loop().call_later(LINGER_S, self._linger_ended)
+        self.teller.renew()
 
     async def run(self) -> None:
-        """Tell Redis what there is to tell, until cancelled; then once more, for a second at most."""
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                since_s = loop.time()
-                try:
-                    await self._link.open()
-                    await self._seeds.give()
-                    self._come_back()
-                    while not self.is_away:
-                        await self._work.wait()
-                        await self._trip()
-                except FAILURES as error:
-                    self._go_away(f"{type(error).__name__}: {error}")
-                self._lose_questions()
-                if loop.time() - since_s < self._retry_s:
-                    await asyncio.sleep(self._retry_s)
-        except asyncio.CancelledError:
-            with suppress(*FAILURES):
-                async with asyncio.timeout(LAST_WORDS_S):
-                    while not self.has_told_all:
-                        await self._trip()
-            raise
-        finally:
-            self.is_away = True
-            self._lose_questions()
-            self._stop_renewal()
-            await self._link.close()
-
-    async def _trip(self) -> None:
-        """One round trip with what there is."""
-        self._work.clear()
-        self._is_telling = True
-        renews, self._renews = self._renews, False
-        boxes, self._busy = self._busy, {}
-        if renews:
-            boxes.update((box.key, box) for box in self._boxes.values() if box.running)
-        sent: list[tuple[Outbox, list[Question]]] = []
-        payloads: list[tuple[str, bytes]] = []
-        for box in boxes.values():
-            payload, questions = box.payload(self._replica, self._lease_ms, renews=renews)
-            if payload is not None:
-                payloads.append((box.key, payload))
-                sent.append((box, questions))
-        try:
-            answers = await self._link.call(payloads) if payloads else []
-            if renews:
-                await self._seeds.give()  # also keeps the connection from being closed as idle
-        except BaseException:
-            self._renews = renews
-            for box, questions in sent:
-                self._busy[box.key] = box
-                for question in questions:
-                    question.lost()
-            raise
-        finally:
-            self._is_telling = False
-        for (box, questions), answer in zip(sent, answers, strict=True):
-            box.acknowledge()
-            for question, part in zip(questions, answer.split(b";"), strict=False):
-                question.answered([int(number) for number in part.split()])
-            if not box.is_empty:
-                self.wake(box)
-        if renews:
-            self._stop_renewal()
-            self._renewal = asyncio.get_running_loop().call_later(self._renew_s, self._renew)
+        """Speak with Redis, until cancelled. Until this runs, and after it, Redis is away."""
+        await self.teller.run()
 
     def _question(self, operation: list[object], box: Outbox, hold_id: str, answer: asyncio.Future[list[int]]) -> Question:
         """A decision. One that nobody waits for any more is taken back, unless the request runs by what was decided here."""
@@ -248,19 +158,24 @@ class RedisStore:
         decision = here.decide(demand, len(box.running) - here.num_running(name))
         if decision.hold is not None:
             windows = (decision.affordable, day, month_of(day))
-            decision.hold = RedisHold(self, box, hold_id, demand, windows, decision.hold)
+            decision.hold = RedisHold(self.teller, box, hold_id, demand, windows, decision.hold)
             box.running[hold_id] = may_be_known
         return decision
 
     def _box(self, name: str) -> Outbox:
         box = self._boxes.get(name)
         if box is None:
-            box = self._boxes[name] = Outbox(f"{self._namespace}:{{{name}}}")
+            box = self._boxes[name] = Outbox(f"{self._namespace}:{{{name}}}", self._replica)
+            self.teller.add(box)
         return box
+
+    def _start_anew(self) -> None:
+        """Redis is back: what is counted here from its next absence on begins with what it last said."""
+        self._here = MemoryStore(self._clock)
 
     def _release(self, box: Outbox, hold_id: str) -> None:
         box.release(hold_id)
-        self.wake(box)
+        self.teller.wake(box)
 
     def _expire(self, answer: asyncio.Future[list[int]], due_s: float, num_delays: int) -> None:
         """The deadline of a decision. Where the loop was too busy to read the answer, it gets a moment to do so."""
@@ -271,38 +186,4 @@ class RedisStore:
             loop.call_later(STALL_S, self._expire, answer, loop.time() + STALL_S, num_delays - 1)
             return
         answer.set_exception(_Away())
-        self._go_away(f"no answer within {self._deadline_s} s")
-
-    def _go_away(self, why: str) -> None:
-        if not self.is_away:
-            self.is_away = True
-            self.num_away += 1
-            self._work.set()
-            log.warning("limits_store_away", reason=why[:200], policy=self._away)
-
-    def _come_back(self) -> None:
-        if self.is_away:
-            self.is_away = False
-            self._here = MemoryStore(self._clock)
-            log.warning("limits_store_back")
-        self._renew()
-
-    def _lose_questions(self) -> None:
-        """What was to be asked won't be."""
-        for box in self._busy.values():
-            questions, box.questions = box.questions, []
-            for question in questions:
-                question.lost()
-
-    def _renew(self) -> None:
-        """Renew all leases with the next round trip."""
-        self._renews = True
-        self._work.set()
-
-    def _stop_renewal(self) -> None:
-        if self._renewal is not None:
-            self._renewal.cancel()
-
-    def _linger_ended(self) -> None:
-        self._is_lingering = False
-        self._work.set()
+        self.teller.go_away(f"no answer within {self._deadline_s} s")

@@ -72,7 +72,7 @@ class Gate:
         """Wait until Redis has been told everything."""
         if isinstance(self.store, RedisStore):
             async with asyncio.timeout(10):
-                while self.store.is_away or not self.store.has_told_all:
+                while self.store.is_away or not self.store.teller.has_told_all:
                     await asyncio.sleep(0.001)
 
     async def used(self, who: Tenant) -> dict[str, Any]:

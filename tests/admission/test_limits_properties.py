@@ -198,7 +198,7 @@ def test_in_redis_as_the_naive_model_at_length(timed_server: RedisServer, steps:
     asyncio.run(_in_redis(timed_server, steps))
 
 
-async def streams(gate: Gate, seed: int) -> None:
+async def streams(gate: Gate, seed: int, num_deltas: int = 3000) -> None:
     """Answers of one tenant side by side, on one budget, in money or tokens."""
     pick = random.Random(seed)
     in_money = pick.random() < 0.5
@@ -206,7 +206,7 @@ async def streams(gate: Gate, seed: int) -> None:
     acme = Tenant("acme", budget=budget, limits=Limits(output_tokens_per_minute=pick.choice([None, 2000])))
     running: list[tuple[Ticket, list[int], int]] = []
     total_tokens = total_cost = overrun = num_ended = 0
-    for _ in range(3000):
+    for _ in range(num_deltas):
         if pick.random() < 0.05 and len(running) < 8:
             num_input = pick.randint(1, 200)
             with contextlib.suppress(RateLimitError):
@@ -254,4 +254,4 @@ async def test_answers_side_by_side_overrun_a_budget_by_a_delta_each(seed: int) 
 async def test_answers_side_by_side_overrun_a_budget_by_a_delta_each_in_redis(timed_server: RedisServer, seed: int) -> None:
     timed_server.client.flushall()
     async with redis_gate(timed_server) as gate:
-        await streams(gate, seed)
+        await streams(gate, seed, num_deltas=1200)

@@ -121,7 +121,7 @@ async def test_what_a_killed_replica_held_comes_back_and_what_a_living_one_holds
         kept = await living.reserve(acme, 10, 90)
         async with redis_gate(server, clock, lease_s=25.0, renew_s=0.01) as killed:
             await killed.reserve(acme, 300, 500)
-        await until(lambda: living.admission.store.has_told_all)  # type: ignore[attr-defined]
+        await living.told()
         with pytest.raises(RateLimitError, match="`2` of your requests may run at once, and 2 do"):
             await living.reserve(acme, 1, 1)
 
@@ -254,7 +254,7 @@ async def test_a_settlement_whose_answer_is_lost_is_told_once(server: RedisServe
     """Answers and calls get lost at random."""
     pick, acme, total = random.Random(seed), tenant(budget=Budget(tokens_per_day=10**9)), 0
     async with redis_gate(server, retry_s=0.001, lease_s=25.0, deadline_s=5.0) as gate:
-        call = store_of(gate)._link.call
+        call = store_of(gate).teller._link.call
         is_broken = True
 
         async def flaky(payloads: Any) -> list[bytes]:
@@ -265,7 +265,7 @@ async def test_a_settlement_whose_answer_is_lost_is_told_once(server: RedisServe
                 raise TimeoutError("lost on the way back")
             return answers
 
-        store_of(gate)._link.call = flaky  # type: ignore[method-assign]
+        store_of(gate).teller._link.call = flaky  # type: ignore[method-assign]
 
         async def client(seed: int) -> None:
             nonlocal total
@@ -288,7 +288,7 @@ async def test_a_settlement_whose_answer_is_lost_is_told_once(server: RedisServe
         (await gate.reserve(acme, 1, 1, model=PAID)).settle(Usage())
         used = await gate.used(acme)
         assert {"spent": (total, total), "running": 0} == {"spent": used["spent"][:2], "running": used["running"]}
-        assert store_of(gate).num_away >= 2
+        assert store_of(gate).num_away >= 1
 
 
 @pytest.mark.parametrize("seed", range(4))
