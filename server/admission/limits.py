@@ -10,7 +10,7 @@ is admitted in: all that it ever costs is charged to these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -129,6 +129,10 @@ class LimitStore(Protocol):
 
     def standing(self, tenant: Tenant) -> Standing | None:
         """How the tenant stands, as far as this process knows."""
+        ...
+
+    def seed(self, spent: Mapping[str, Four]) -> None:
+        """What the ledger says was spent: tenant -> tokens of the day, nano-USD of the day, the same of the month. Once, at start."""
         ...
 
 

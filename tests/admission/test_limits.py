@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -414,3 +415,20 @@ async def test_a_precheck_counts_nothing_and_raises_what_is_certain(gate: Gate) 
     with pytest.raises(RateLimitError, match="your limit is `1` requests"):
         gate.admission.precheck(tenant(requests_per_minute=1))
     assert {"requests": 1, "tokens_per_day": 1, "usd_per_day": 1} == gate.admission.refusals
+
+
+async def test_days_and_months_are_those_of_the_calendar(gate: Gate) -> None:
+    pick, acme = random.Random(1), tenant()
+    edges = [datetime(year, month, 1, tzinfo=UTC) for year in (2027, 2028, 2100) for month in (1, 2, 3, 12)]
+    times = sorted(
+        [int(edge.timestamp()) + shift for edge in edges for shift in (-1, 0)] + pick.sample(range(int(NOW_S), 2**32), 20)
+    )
+    for unix_s in times:
+        gate.set_time(float(unix_s))
+        (await gate.reserve(acme)).settle(USED)
+        now = datetime.fromtimestamp(unix_s, UTC)
+        day_end = now.replace(hour=0, minute=0, second=0) + timedelta(days=1)
+        month_end = (now.replace(day=1, hour=0, minute=0, second=0) + timedelta(days=32)).replace(day=1)
+        standing = gate.store.standing(acme)
+        assert standing is not None
+        assert (day_end.timestamp(), month_end.timestamp()) == standing.ends_s
