@@ -132,7 +132,7 @@ class LimitStore(Protocol):
         ...
 
     def seed(self, spent: Mapping[str, Four]) -> None:
-        """What the ledger says was spent: tenant -> tokens of the day, nano-USD of the day, the same of the month. Once, at start."""
+        """What the ledger says was spent: tenant -> tokens of the day, nano-USD of the day, the same of the month. Once."""
         ...
 
 

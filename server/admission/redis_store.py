@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from typing import Final, Literal
 
@@ -84,7 +85,8 @@ class RedisStore:
             return self._reserve_here(demand, box, hold_id, may_be_known=False)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[int]] = loop.create_future()
-        timer = loop.call_later(self._deadline_s, self._expire, answer, loop.time() + self._deadline_s, 2)
+        expire = partial(self._expire, answer, loop.time() + self._deadline_s, may_delay=True)
+        timer = loop.call_later(self._deadline_s, expire)
         box.questions.append(self._question(reserve_operation(hold_id, demand), box, hold_id, answer))
         self.teller.wake(box)
         try:
@@ -177,13 +179,15 @@ class RedisStore:
         box.release(hold_id)
         self.teller.wake(box)
 
-    def _expire(self, answer: asyncio.Future[list[int]], due_s: float, num_delays: int) -> None:
-        """The deadline of a decision. Where the loop was too busy to read the answer, it gets a moment to do so."""
+    def _expire(self, answer: asyncio.Future[list[int]], due_s: float, *, may_delay: bool) -> None:
+        """The deadline of a decision. A loop that stalled meanwhile did not wait for Redis: then it begins anew, once."""
         if answer.done():
             return
         loop = asyncio.get_running_loop()
-        if num_delays and loop.time() - due_s > STALL_S:
-            loop.call_later(STALL_S, self._expire, answer, loop.time() + STALL_S, num_delays - 1)
+        now_s = loop.time()
+        if may_delay and now_s - due_s > STALL_S:
+            again = partial(self._expire, answer, now_s + self._deadline_s, may_delay=False)
+            loop.call_later(self._deadline_s, again)
             return
         answer.set_exception(_Away())
         self.teller.go_away(f"no answer within {self._deadline_s} s")
