@@ -16,6 +16,8 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from server.admission.patience import Patience
+
 SCRIPT: Final = files("server.admission").joinpath("limits.lua").read_bytes()
 SCRIPT_SHA: Final = hashlib.sha1(SCRIPT).hexdigest()
 
@@ -52,9 +54,13 @@ class RedisLink:
     async def _ask(self, commands: Sequence[tuple[Any, ...]], timeout_s: float) -> list[Any]:
         connection = self._connection
         try:
-            async with asyncio.timeout(timeout_s):
-                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-                return [await connection.read_response() for _ in commands]
+            async with asyncio.timeout(None) as scope:
+                patience = Patience(timeout_s, lambda: scope.reschedule(0.0))
+                try:
+                    await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                    return [await connection.read_response() for _ in commands]
+                finally:
+                    patience.end()
         except BaseException:
             await self.close()
             raise

@@ -13,11 +13,12 @@ import secrets
 from collections.abc import Mapping
 from functools import partial
 from itertools import count
-from typing import Final, Literal
+from typing import Literal
 
 from server.admission.calendar import day_end_s, day_of, month_end_s, month_of
 from server.admission.limits import Decision, Demand, Four, Standing
 from server.admission.memory import MemoryStore
+from server.admission.patience import Patience
 from server.admission.redis_hold import RedisHold, read_answer, reserve_operation
 from server.admission.redis_link import RedisLink
 from server.admission.redis_outbox import Outbox, Question
@@ -26,9 +27,6 @@ from server.admission.redis_teller import RedisTeller
 from server.clock import Clock
 from server.context import Tenant
 from server.errors import LimitsAwayError
-
-STALL_S: Final = 0.005
-"""An event loop that is so late was busy itself: no sign that Redis is slow."""
 
 
 class _Away(Exception):
@@ -83,10 +81,8 @@ class RedisStore:
         box, hold_id = self._box(demand.tenant.name), f"{self._replica}-{next(self._ids)}"
         if self.is_away:
             return self._reserve_here(demand, box, hold_id, may_be_known=False)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[int]] = loop.create_future()
-        expire = partial(self._expire, answer, loop.time() + self._deadline_s, may_delay=True)
-        timer = loop.call_later(self._deadline_s, expire)
+        answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        patience = Patience(self._deadline_s, partial(self._expire, answer))
         box.questions.append(self._question(reserve_operation(hold_id, demand), box, hold_id, answer))
         self.teller.wake(box)
         try:
@@ -98,7 +94,7 @@ class RedisStore:
                 self._release(box, hold_id)
             raise
         finally:
-            timer.cancel()
+            patience.end()
         decision, windows = read_answer(numbers)
         box.standing = decision.standing
         if windows is not None:
@@ -179,15 +175,7 @@ class RedisStore:
         box.release(hold_id)
         self.teller.wake(box)
 
-    def _expire(self, answer: asyncio.Future[list[int]], due_s: float, *, may_delay: bool) -> None:
-        """The deadline of a decision. A loop that stalled meanwhile did not wait for Redis: then it begins anew, once."""
-        if answer.done():
-            return
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        if may_delay and now_s - due_s > STALL_S:
-            again = partial(self._expire, answer, now_s + self._deadline_s, may_delay=False)
-            loop.call_later(self._deadline_s, again)
-            return
-        answer.set_exception(_Away())
-        self.teller.go_away(f"no answer within {self._deadline_s} s")
+    def _expire(self, answer: asyncio.Future[list[int]]) -> None:
+        if not answer.done():
+            answer.set_exception(_Away())
+            self.teller.go_away(f"no answer within {self._deadline_s} s")
