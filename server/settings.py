@@ -36,7 +36,7 @@ SECRETS = frozenset({
     "tenancy.key", "tenancy.admin_key", "tenancy.cache_secret", "metrics.key", "storage.ledger_url", "storage.limits_url",
 })  # fmt: skip
 """Settings whose wrong values are not repeated."""
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*(?=@)")
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/@]*(?=@)|(?<=[?&])([^=&]*password=)[^&]*")
 
 
 class SettingsError(Exception):
@@ -127,7 +127,7 @@ def load_with_origins(config: Path | None = None, flags: Mapping[str, Any] | Non
 def flatten(settings: Settings) -> dict[str, Any]:
     """Dotted name -> value of every setting; secrets stay hidden, the passwords of URLs among them."""
     flat = _flat(settings.model_dump(mode="json"))
-    return {name: _PASSWORD.sub(r"\1:***", value) if isinstance(value, str) else value for name, value in flat.items()}
+    return {name: _PASSWORD.sub(r"\1\2***", value) if isinstance(value, str) else value for name, value in flat.items()}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -165,6 +165,9 @@ def _from_file(config: Path | None) -> dict[str, Any]:
         content = yaml.safe_load(config.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError([f"{config}: can't be read: {error.strerror}"]) from None
+    except yaml.MarkedYAMLError as error:  # its own text repeats the lines, which may have secrets
+        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
+        raise SettingsError([f"{config}: {line}is not YAML: {error.problem or error.context}"]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError([f"{config}: is not YAML: {error}"]) from None
     if content is not None and not isinstance(content, dict):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.settings import SettingsError, flatten, load, load_with_origins
+from server.settings import Settings, SettingsError, flatten, load, load_with_origins
 
 
 def write(folder: Path, text: str) -> Path:
@@ -91,6 +91,31 @@ def test_passwords_of_urls_are_not_printed() -> None:
 
     assert "postgresql://me:***@db/k3" == shown["storage.ledger_url"]
     assert "redis://:***@cache/0" == shown["storage.limits_url"]
+
+
+def test_passwords_among_the_parameters_of_urls_are_not_printed() -> None:
+    settings = Settings.model_validate(
+        {
+            "storage": {
+                "ledger_url": "postgresql://db/k3?user=me&password=secret&ssl=require",
+                "limits_url": "redis://c/0?password=secret",
+            }
+        }
+    )
+    shown = flatten(settings)
+
+    assert "postgresql://db/k3?user=me&password=***&ssl=require" == shown["storage.ledger_url"]
+    assert "redis://c/0?password=***" == shown["storage.limits_url"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [('tenancy:\n  admin_key: "k3gw-secret-key\n  x: 1\n', 4), ("tenancy: {admin_key: k3gw-secret-key: 1}}", 1)]
+)
+def test_what_is_no_yaml_is_said_without_what_is_there(tmp_path: Path, text: str, line: int) -> None:
+    [mistake] = mistakes_of(write(tmp_path, text))
+
+    assert f"gateway.yaml: line {line}: is not YAML: " in mistake
+    assert "secret" not in mistake
 
 
 def test_operators_keys_are_nobodys_api_key() -> None:

@@ -20,7 +20,7 @@ from server.gateway import Gateway
 from server.quoting import shown
 from server.routes.admin_store import body_of, changing, database_of, invalid, query_of, reading, registry_of
 from server.routes.gateway import gateway_of
-from server.sections import NANO_PER_USD, Name, TenantSettings
+from server.sections import Name, TenantSettings
 from server.tenancy.rows import Changes, TenantInfo
 from server.usage.report import BY, UsageLine, report
 
@@ -126,13 +126,6 @@ def _mistakes(settings: TenantSettings, models: list[str]) -> Iterator[tuple[str
     for model in settings.models or ():
         if model not in models:
             yield "models", f"there is no model `{shown(model)}`; models are: {', '.join(models)}"
-    for name in ("usd_per_day", "usd_per_month"):
-        usd = getattr(settings.budget, name)
-        if usd is not None and usd * NANO_PER_USD % 1:
-            yield (
-                f"budget.{name}",
-                f"`{shown(str(usd))}` has more than nine digits after the point; money is counted in nano-dollars",
-            )
 
 
 def _tenant(info: TenantInfo) -> dict[str, Any]:

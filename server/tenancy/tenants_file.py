@@ -6,14 +6,13 @@ Invariant: a file with mistakes gives no tenants at all, but every mistake with 
 from __future__ import annotations
 
 from collections.abc import Collection
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from server.quoting import cut, shown
-from server.sections import NANO_PER_USD, Name, TenantSettings
+from server.sections import Name, TenantSettings
 from server.tenancy.marked_yaml import MarkedYaml
 
 NAME: Final[TypeAdapter[str]] = TypeAdapter(Name)
@@ -90,7 +89,7 @@ def _tenant(document: MarkedYaml, path: tuple[str, ...], value: Any, models: Col
 
 
 def _check_values(document: MarkedYaml, path: tuple[str, ...], value: dict[str, Any], models: Collection[str] | None) -> None:
-    """What the settings' types let pass: models there are not, truth values for numbers, amounts finer than we count."""
+    """What the settings' types let pass: models there are not, and truth values for numbers."""
     named = value.get("models")
     for number, model in enumerate(named if isinstance(named, list) and models is not None else ()):
         if isinstance(model, str) and model not in (models or ()):
@@ -101,8 +100,6 @@ def _check_values(document: MarkedYaml, path: tuple[str, ...], value: dict[str, 
             here = (*path, section, key) if section else (*path, key)
             if isinstance(inner, bool) and key != "suspended":
                 document.wrong(here, f"`{shown(inner)}`: is a truth value to YAML; give a number, or put text in quotes")
-            elif key.startswith("usd_") and isinstance(inner, int | float) and Decimal(str(inner)) * NANO_PER_USD % 1:
-                document.wrong(here, f"`{shown(inner)}`: is finer than a billionth of a dollar; round it to 9 decimal places")
 
 
 def _described(detail: Any) -> str:

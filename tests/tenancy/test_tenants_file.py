@@ -81,7 +81,7 @@ tenants:
             "line 8: tenants.acme.models[1]: `gpt-9`: there is no such model; models are: kimi-k2, kimi-k3",
             "line 9: tenants.acme: stands here and in line 2; leave one out",
             "line 11: tenants.b c: is no name of a tenant; use at most 64 letters",
-            "line 11: tenants.b c.budget.usd_per_day: `1e-11`: is finer than a billionth of a dollar",
+            "line 11: tenants.b c.budget.usd_per_day: `1e-11`: Decimal input should have no more than 9 decimal places",
             "line 12: tenants.d.budget.usd_per_month: `-1`: Input should be greater than or equal to 0",
             "line 12: tenants.d.models[0]: `x`: there is no such model",
             "line 12: tenants.d.suspended: `maybe`: Input should be a valid boolean",
@@ -94,6 +94,14 @@ tenants:
             "line 2: 7: is not read as text",
             "line 3: 2024-01-01: is not read as text",
             "line 4: ?: a key must be text",
+        ],
+    ),
+    "amounts of money that nobody has": (
+        f"a: {{budget: {{usd_per_day: .inf, usd_per_month: .nan}}}}\nb: {{budget: {{usd_per_day: {'9' * 50}}}}}\n",
+        [
+            "line 1: a.budget.usd_per_day: `inf`: Input should be a finite number",
+            "line 1: a.budget.usd_per_month: `nan`: Input should be a finite number",
+            "line 2: b.budget.usd_per_day: `99999",
         ],
     ),
     "truth values for numbers": (
