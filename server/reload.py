@@ -31,8 +31,8 @@ class Reloader:
 
     `load` reads the whole configuration, as at the start, and raises `SettingsError`. `apply`: which settings can change, and
     what makes them hold: a dotted name, or the beginning of some, with `*` for one part -> what is called with the new settings
-    when one of them differs. What it raises is logged, and it is called again with each poll until it succeeds. `path`: the
-    file that is watched, None for none.
+    when one of them differs. What it raises is logged, once, and it is called again with each poll until it succeeds. `path`:
+    the file that is watched, None for none.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Reloader:
         self._asked = asyncio.Event()
         self._seen = self._signature()
         self._pending: set[Name] = set()
+        self._failures: dict[Name, str] = {}  # of those, what was said last
 
     def ask(self) -> None:
         """Read the configuration now, changed or not, and let it hold again: what else has set since is overwritten."""
@@ -95,9 +96,12 @@ class Reloader:
             try:
                 await self._apply[pattern](settings)
             except Exception as error:  # noqa: BLE001 - one part that fails must not keep the others from holding
-                log.error("config_not_applied", part=name, error=str(error), next="it is tried again")
+                if self._failures.get(pattern) != str(error):
+                    log.error("config_not_applied", part=name, error=str(error), next="it is tried again")
+                self._failures[pattern] = str(error)
             else:
                 self._pending.discard(pattern)
+                self._failures.pop(pattern, None)
                 log.info("config_applied", part=name)
 
     def _can_change(self, name: Name) -> bool:

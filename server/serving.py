@@ -91,6 +91,7 @@ def reloadable(gateway: Gateway) -> dict[str, Apply]:
     """Which settings hold anew when the configuration is read again, and what makes them."""
 
     async def apply_tenants(settings: Settings) -> None:
+        gateway.storage.check_open()  # what it was started with is applied first, whenever the store is reached
         await gateway.storage.registry.apply_tenants(settings.tenants)
         await gateway.storage.watch.refresh()
 
@@ -104,10 +105,14 @@ def reloadable(gateway: Gateway) -> dict[str, Apply]:
     async def apply_operators(settings: Settings) -> None:
         gateway.operators.load(settings.tenancy.admin_key, settings.metrics.key)
 
+    async def apply_key(settings: Settings) -> None:
+        gateway.storage.keys.configure(settings.tenancy.key)
+
     return {
         "tenants": apply_tenants,
         "models.*.price_per_million_tokens_usd": apply_prices,
         "log": apply_log,
+        "tenancy.key": apply_key,
         "tenancy.admin_key": apply_operators,
         "metrics.key": apply_operators,
     }

@@ -40,8 +40,7 @@ class Storage:
         self._settings = settings
         self._clock = clock
         self.keys = KeyTable(OPEN_TENANT if tenancy.auth == "off" else None, clock=clock, awaits_store=tenancy.auth == "keys")
-        if tenancy.key is not None:
-            self.keys.add(tenancy.key.get_secret_value(), OPEN_TENANT)
+        self.keys.configure(tenancy.key)
         self.database = Database(settings.storage.ledger_url)
         self.registry = Registry(self.database, clock)
         self.watch = Watch(self.registry, self.keys, clock)

@@ -14,8 +14,12 @@ import structlog
 from structlog.testing import capture_logs
 
 from server import logs
+from server.clock import SystemClock
+from server.errors import OverloadedError
+from server.gateway import Gateway
 from server.reload import Reloader, changed_names
 from server.sections import LogSettings
+from server.serving import reloadable
 from server.settings import Settings, SettingsError, load
 
 START = """\
@@ -33,6 +37,7 @@ class Running:
         self.applied: list[tuple[str, Any]] = []
         self.fails = False
         self.num_loads = 0
+        self.num_tries = 0
         self.reloader = Reloader(
             load(path),
             self._load,
@@ -51,6 +56,7 @@ class Running:
 
     def _note(self, name: str, what: Callable[[Settings], Any]) -> Callable[[Settings], Any]:
         async def apply(settings: Settings) -> None:
+            self.num_tries += 1
             if self.fails:
                 raise OSError("the store is away")
             self.applied.append((name, what(settings)))
@@ -186,12 +192,14 @@ async def test_what_fails_is_tried_again(running: Running) -> None:
         async with running.watching():
             running.write(START.replace("weight: 1", "weight: 7"))
             await until(lambda: any(line["event"] == "config_not_applied" for line in lines))
+            await until(lambda: running.num_tries > 3)
             running.fails = False
             await until(lambda: running.applied)
             await asyncio.sleep(0.05)
 
     assert running.applied == [("tenants", {"acme": 7, "b.c": 2})]
     assert running.num_loads == 1
+    assert 1 == sum(line["event"] == "config_not_applied" for line in lines)
 
 
 async def test_a_load_that_fails_in_an_unforeseen_way_does_not_end_the_gateway(running: Running) -> None:
@@ -203,6 +211,42 @@ async def test_a_load_that_fails_in_an_unforeseen_way_does_not_end_the_gateway(r
         await reloader.reload()
 
     assert [line["mistakes"] for line in lines] == [["unforeseen"]]
+
+
+@asynccontextmanager
+async def unopened(folder: Path, **settings: Any) -> AsyncIterator[tuple[Gateway, Callable[..., Settings]]]:
+    """A gateway whose store was not reached yet, and what makes other settings for it."""
+    storage = {"ledger_url": f"sqlite:///{folder / 'store.db'}", "spool_path": str(folder / "spool")}
+
+    def settings_of(**changed: Any) -> Settings:
+        return Settings.model_validate({"storage": storage, **settings, **changed})
+
+    gateway = Gateway(settings_of(), SystemClock())
+    yield gateway, settings_of
+    gateway.storage.ledger.close()
+    await gateway.storage.database.close()
+
+
+async def test_changed_tenants_hold_after_those_of_the_start(tmp_path: Path) -> None:
+    async with unopened(tmp_path, tenants={"acme": {"weight": 1}}) as (gateway, settings_of):
+        apply, changed = reloadable(gateway)["tenants"], settings_of(tenants={"acme": {"weight": 2}})
+        with pytest.raises(OverloadedError):
+            await apply(changed)
+        await gateway.storage.open()
+        gateway.storage.opened.set()
+        assert 1 == gateway.storage.keys.tenants()["acme"].weight
+        await apply(changed)
+
+        assert 2 == gateway.storage.keys.tenants()["acme"].weight
+
+
+async def test_a_configured_key_is_replaced(tmp_path: Path) -> None:
+    async with unopened(tmp_path, tenancy={"key": "the-first-key-0123"}) as (gateway, settings_of):
+        await gateway.storage.open()
+        await reloadable(gateway)["tenancy.key"](settings_of(tenancy={"key": "the-second-key-0123"}))
+
+        assert gateway.storage.keys.find(b"the-first-key-0123") is None
+        assert gateway.storage.keys.find(b"the-second-key-0123") is not None
 
 
 def test_names_of_changes_are_whole() -> None:

@@ -11,6 +11,8 @@ import hmac
 import secrets
 from collections.abc import Mapping
 
+from pydantic import SecretStr
+
 from server.clock import Clock, SystemClock
 from server.context import Tenant
 from server.errors import OverloadedError
@@ -51,6 +53,12 @@ class KeyTable:
         """Let `secret` act for the tenant of that name, as it is in the store or else as given. The secret itself is not kept."""
         digest = digest_of(secret.encode())
         self._configured[digest] = Key(CONFIGURED, tenant, digest)
+
+    def configure(self, key: SecretStr | None) -> None:
+        """Let the settings' key act for the tenant `default`, and none that was added before."""
+        self._configured = {}
+        if key is not None:
+            self.add(key.get_secret_value(), OPEN_TENANT)
 
     def load(self, snapshot: Snapshot) -> None:
         """Look keys up in `snapshot` from now on."""

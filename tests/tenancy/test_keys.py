@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from pydantic import SecretStr
 
 from server.clock import ManualClock
 from server.context import Tenant
@@ -90,6 +91,16 @@ def test_the_configured_key_acts_for_the_store_s_tenant_of_that_name() -> None:
     keys.load(Snapshot(1, {"default": limited}))
     assert (limited, CONFIGURED) == keys.find(b"a-configured-key-0123")
     assert limited == keys.tenant("default")
+
+
+def test_another_configured_key_takes_the_place_of_the_first() -> None:
+    keys = KeyTable()
+    for secret in ("a-configured-key-0123", "another-configured-key"):
+        keys.configure(SecretStr(secret))
+        assert (OPEN_TENANT, CONFIGURED) == keys.find(secret.encode())
+    assert keys.find(b"a-configured-key-0123") is None
+    keys.configure(None)
+    assert keys.find(b"another-configured-key") is None
 
 
 def test_an_open_gateway_takes_everybody_for_one_tenant() -> None:
