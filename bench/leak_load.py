@@ -43,7 +43,7 @@ def _call(days: object) -> list[Any]:
 
 def _rules() -> list[dict[str, Any]]:
     talk = [*_THINKS, {"repeat": {"times": 12, "of": [{"text": "word "}]}}, *_CLOSING]
-    slow = [{"wait_ms": 80}, *_THINKS, {"repeat": {"times": 25, "of": [{"text": "word "}, {"wait_ms": 50}]}}, *_CLOSING]
+    slow = [{"wait_ms": 80}, *_THINKS, {"repeat": {"times": 21, "of": [{"text": "word "}, {"wait_ms": 50}]}}, *_CLOSING]
     replies: list[tuple[str, list[Any], int, int]] = [
         ("talks", talk, 3, 4),
         ("at-once", talk, 1000, 0),
@@ -65,7 +65,7 @@ def _rules() -> list[dict[str, Any]]:
 
 
 WORDS: Final = {
-    "talks": 40, "at-once": 12, "slowly": 6, "fails": 3, "fails-at-once": 2, "hangs": 2, "hangs-at-once": 1, GIVES_UP: 2,
+    "talks": 40, "at-once": 12, "slowly": 8, "fails": 3, "fails-at-once": 2, "hangs": 2, "hangs-at-once": 1, GIVES_UP: 2,
     "calls-wrongly": 4, "calls-rightly": 6, "calls-at-last": 8, "whatever": 14,
 }  # fmt: skip
 """How often each kind of answer is asked for; to `whatever` the engine has its own."""

@@ -127,6 +127,9 @@ class WatchedLimits:
     def standing(self, tenant: Tenant) -> Standing | None:
         return self._store.standing(tenant)
 
+    def seed(self, spent: Mapping[str, Four]) -> None:
+        self._store.seed(spent)
+
 
 class _WatchedHold:
     """A hold whose `settle` is another."""

@@ -48,6 +48,9 @@ ROUND: Final = 2000
 CLIENTS: Final = 128
 SEATS: Final = (4, 12, 24, 64)
 """Of engines; chance takes one. So queues are long, and empty."""
+TURN_S: Final = 0.0002
+STALL_S: Final = 0.3
+"""One turn of the loop in 500 takes that long: what was due meanwhile all comes at once."""
 MINUTE_S: Final = 55.0
 """In a round shorter than that, nothing has left the window of a minute."""
 
@@ -76,7 +79,7 @@ class Run:
         for number in range(-(-self._num_requests // self._num_in_round)):
             num_left = self._num_requests - number * self._num_in_round
             part = Round(self, number, min(self._num_in_round, num_left), spent)
-            self._in_time(part.run())
+            self._in_time(part.run(), self.chance(-1 - number))
             spent = asyncio.run(self._drain())
             rows = self._new_rows()
             part.check(rows)
@@ -128,8 +131,11 @@ class Run:
     def is_real(self) -> bool:
         return self._redis_url is not None
 
-    def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run(work) if self.is_real else virtual_time.run(work)
+    def _in_time(self, work: Coroutine[Any, Any, T], chance: random.Random) -> T:
+        def turn_s() -> float:
+            return STALL_S if chance.random() < 0.002 else TURN_S
+
+        return asyncio.run(work) if self.is_real else virtual_time.run(work, turn_s)
 
     async def _make_tenants(self) -> None:
         tenants = tenants_of(self._num_requests, self._num_in_round)

@@ -99,9 +99,14 @@ class OpenAnswer:
             raise self._error.with_traceback(None) from None
 
     def end(self, error: GatewayError) -> None:
-        """Cancel the block; it raises `error`, whose outcome is that of the request."""
-        if self._error is None:
-            self._error = error
-            if (record := self._state.get("record")) is not None:
-                record.outcome = error.outcome  # what is cancelled can't know why
-            self._task.cancel()
+        """Cancel the block; it raises `error`, whose outcome is that of the request.
+
+        What has its outcome is left alone: it is charged for and in the ledger, and its client gets the rest of it.
+        """
+        record = self._state.get("record")
+        if self._error is not None or (record is not None and record.ended_s is not None):
+            return
+        self._error = error
+        if record is not None:
+            record.outcome = error.outcome  # what is cancelled can't know why
+        self._task.cancel()

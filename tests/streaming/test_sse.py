@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from server.errors import DrainingError, EngineError, InvalidRequestError
 from server.record import GenerationRecord
 from server.streaming.answers import OpenAnswers
-from server.streaming.sse import CollectedAnswer, EventStream
+from server.streaming.sse import DONE, CollectedAnswer, EventStream
 
 Frames = AsyncGenerator[bytes, None]
 
@@ -328,6 +328,31 @@ async def test_answers_that_are_ended_together_have_errors_of_their_own() -> Non
     await asyncio.gather(*begun, *late)
 
     assert 4 == len(errors) == len(set(map(id, errors)))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_that_has_its_outcome_is_not_ended(streamed: bool) -> None:
+    """Time may be up between the last token and the last byte: the client must not be told otherwise than the ledger."""
+    answers, client = OpenAnswers(), Client()
+    record = GenerationRecord("r1", "acme", "kimi-k3", 0.0)
+
+    def finish() -> None:
+        record.outcome, record.ended_s = "finished", 1.0
+        answers.end_all(lambda: DrainingError("the end"))
+
+    async def frames() -> Frames:
+        yield b"data: 1\n\n"
+        finish()
+        yield DONE
+
+    async def collect() -> bytes:
+        finish()
+        return b"{}"
+
+    response = stream(frames(), answers=answers) if streamed else CollectedAnswer(collect, answers)
+    await response({"type": "http", "state": {"record": record}}, client.receive, client.send)
+
+    assert (b"data: 1\n\n" + DONE if streamed else b"{}", "finished") == (client.body, record.outcome)
 
 
 async def test_what_comes_after_the_end_is_refused() -> None:
