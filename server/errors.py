@@ -2,7 +2,8 @@
 
     GatewayError
     ├── InvalidRequestError          400  the request is malformed or contradicts itself; `param` names the field
-    │   └── ContextLengthError       400  the prompt leaves no room in the context
+    │   ├── ContextLengthError       400  the prompt leaves no room in the context
+    │   └── ExceedsLimitError        400  the prompt is larger than one of the tenant's limits has room for, ever
     ├── AuthenticationError          401  no key, or not one of ours
     ├── PermissionDeniedError        403  a known model that this tenant may not use
     │   └── TenantSuspendedError     403  a tenant that may use nothing for now
@@ -75,6 +76,12 @@ class ContextLengthError(InvalidRequestError):
     """The prompt leaves no room for an answer; the message has both numbers."""
 
     code = "context_length_exceeded"
+
+
+class ExceedsLimitError(InvalidRequestError):
+    """The prompt is larger than one of the tenant's limits has room for, ever; the message has both numbers."""
+
+    code = "request_exceeds_limit"
 
 
 class AuthenticationError(GatewayError):

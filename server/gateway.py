@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
-from server.admission.memory import MemoryStore
 from server.admission.redis_store import RedisStore
+from server.admission.store import make_limit_store
 from server.clock import Clock
 from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError
@@ -23,7 +23,6 @@ from server.metrics.recorder import Recorder
 from server.models import ModelTable
 from server.record import GenerationRecord
 from server.schemas.library import SchemaLibrary
-from server.sections import MEMORY_URL, StorageSettings
 from server.settings import Settings
 from server.storage import Storage
 from server.streaming.answers import OpenAnswers
@@ -44,7 +43,7 @@ class Gateway:
         self.clock = clock
         self.storage = Storage(settings, clock)
         self.operators = OperatorKeys(settings.tenancy.admin_key, settings.metrics.key)
-        self.limits = _limit_store(settings.storage, clock, self.storage)
+        self.limits = make_limit_store(settings.storage, clock, self.storage.spent)
         self.admission = Admission(self.limits, clock)
         self.models = ModelTable(settings.models)
         self.schemas = SchemaLibrary()
@@ -133,10 +132,3 @@ class Gateway:
             num_pending_rows=self.storage.ledger.num_pending,
             num_limits_failures=self.limits.num_away if isinstance(self.limits, RedisStore) else 0,
         )
-
-
-def _limit_store(settings: StorageSettings, clock: Clock, storage: Storage) -> MemoryStore | RedisStore:
-    """Where limits are counted: in this process, or in Redis for all replicas."""
-    if settings.limits_url == MEMORY_URL:
-        return MemoryStore(clock)
-    return RedisStore(settings.limits_url, clock, away=settings.limits_away, ledger_totals=storage.spent)

@@ -65,7 +65,8 @@ async def _share_service(gateway: Gateway) -> None:
     """Count the service that tenants get together with the other replicas."""
     await gateway.opened.wait()
     assert gateway.queue is not None
-    async with Redis.from_url(gateway.settings.storage.limits_url) as redis:
+    # Its own time limits lose a cancellation that comes while they end; each exchange has one of ours.
+    async with Redis.from_url(gateway.settings.storage.limits_url, socket_timeout=None, socket_connect_timeout=None) as redis:
         await SharedService(redis, gateway.queue).run()
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from server.context import Budget, Tenant
-from server.errors import ContextLengthError, InvalidRequestError
+from server.errors import ContextLengthError, ExceedsLimitError
 from server.models import Price
 
 KINDS: Final = ("requests", "input_tokens", "uncached_input_tokens", "output_tokens")
@@ -275,8 +275,8 @@ def _check_ever(demand: Demand) -> None:
             )
 
 
-def _too_large(what: str, limit: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{what}; {limit}: shorten the conversation, or have the limit raised", param="messages")
+def _too_large(what: str, limit: str) -> ExceedsLimitError:
+    return ExceedsLimitError(f"{what}; {limit}: shorten the conversation, or have the limit raised", param="messages")
 
 
 def usd(nano_usd: int) -> str:

@@ -55,16 +55,17 @@ class LedgerTable:
         return refused
 
     async def spent_since(self, day_start_ms: int, month_start_ms: int, until_ms: int | None) -> dict[str, Spent]:
-        """What tenants have used, by name; a request counts when it ends. Raises `StoreError`."""
-        ended, cost = ledger.c.ended_unix_ms, ledger.c.cost_nano_usd
+        """What tenants have used, by name; a request counts when it came, as budgets count it. Raises `StoreError`."""
+        arrived, ended, cost = ledger.c.arrived_unix_ms, ledger.c.ended_unix_ms, ledger.c.cost_nano_usd
         tokens = ledger.c.input_tokens + ledger.c.output_tokens
-        is_today = ended >= day_start_ms
+        is_today, is_of_month = arrived >= day_start_ms, arrived >= month_start_ms
         sums = (
             func.sum(case((is_today, tokens), else_=0)),
             func.sum(case((is_today, cost), else_=0)),
-            func.sum(case((ended >= month_start_ms, tokens), else_=0)),
-            func.sum(case((ended >= month_start_ms, cost), else_=0)),
+            func.sum(case((is_of_month, tokens), else_=0)),
+            func.sum(case((is_of_month, cost), else_=0)),
         )
+        # What came since then has ended since then, too, and the end has an index.
         query = select(ledger.c.tenant, *sums).where(ended >= min(day_start_ms, month_start_ms)).group_by(ledger.c.tenant)
         if until_ms is not None:
             query = query.where(ended < until_ms)

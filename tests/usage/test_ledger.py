@@ -98,7 +98,7 @@ async def test_what_tenants_have_spent(store_url: str, spool: Spool) -> None:
     database = await Database.open(store_url)
     ledger = Ledger(spool, LedgerTable(database), ManualClock())
     month, day, now = 1_000_000, 5_000_000, 9_000_000
-    for number, (tenant, ended) in enumerate(
+    for number, (tenant, arrived) in enumerate(
         [
             ("a", month - 1),
             ("a", month),
@@ -111,17 +111,25 @@ async def test_what_tenants_have_spent(store_url: str, spool: Spool) -> None:
         ]
     ):
         tokens = 10**number
-        ledger.append(
-            a_row(number, tenant=tenant, ended_unix_ms=ended, input_tokens=tokens, output_tokens=tokens, cost_nano_usd=tokens * 3)
-        )
+        times = {
+            "arrived_unix_ms": arrived,
+            "ended_unix_ms": arrived if arrived >= now - 1 else arrived + 1,
+        }  # some in the next window
+        counts = {"input_tokens": tokens, "output_tokens": tokens, "cost_nano_usd": tokens * 3}
+        ledger.append(a_row(number, tenant=tenant, **times, **counts))
     assert await ledger.drain()
 
-    assert {"a": Spent(222_000, 333_000, 222_220, 333_330), "b": Spent(0, 0, 2_000_000, 3_000_000)} == await ledger.spent_since(
-        day, month
-    )
-    assert {"a": Spent(22_000, 33_000, 22_220, 33_330), "b": Spent(0, 0, 2_000_000, 3_000_000)} == await ledger.spent_since(
-        day, month, now
-    )
+    nothing = Spent(0, 0, 0, 0)
+    assert {
+        "a": Spent(222_000, 333_000, 222_220, 333_330),
+        "b": Spent(0, 0, 2_000_000, 3_000_000),
+        "c": nothing,
+    } == await ledger.spent_since(day, month)
+    assert {
+        "a": Spent(22_000, 33_000, 22_220, 33_330),
+        "b": Spent(0, 0, 2_000_000, 3_000_000),
+        "c": nothing,
+    } == await ledger.spent_since(day, month, now)
     await database.close()
 
 
