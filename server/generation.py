@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
-from server.admission.limits import NOTHING, Estimate, Usage
+from server.admission.limits import NOTHING, Estimate, Usage, context_room
 from server.choice import Allowance, Choice, Plan
 from server.clock import Clock
 from server.context import Tenant
@@ -113,16 +113,15 @@ class Generator:
 
 def _room(job: Job, num_tokens: int, context_length: int) -> int:
     """How many tokens an answer may have, by the model's context and by what the tenant may use of it."""
-    most = job.context.tenant.limits.max_context_tokens
-    is_tenants = most is not None and most < context_length
-    room = (most if is_tenants and most is not None else context_length) - num_tokens
+    of_tenant = context_room(job.context.tenant, num_tokens)
+    room = context_length - num_tokens
     if room < 1:
-        bound = f"you may use {most}" if is_tenants else f"the context of `{job.model.name}` has {context_length}"
         raise ContextLengthError(
-            f"the prompt has {num_tokens} tokens, {bound}; the answer needs one at least; shorten the conversation",
+            f"the prompt has {num_tokens} tokens, the context of `{job.model.name}` has {context_length}; the answer needs one "
+            "at least; shorten the conversation",
             param="messages",
         )
-    return room
+    return room if of_tenant is None else min(room, of_tenant)
 
 
 def _shape(job: Job, prompt: Prompt) -> Shape:
@@ -204,7 +203,8 @@ class Generation:
         """The tenant's ticket, and places in the queue. Raises what says that there are none; nothing is held then."""
         job, admission = self._plan.job, self._generator.admission
         tenant, num_tokens, max_tokens = job.context.tenant, len(self._plan.prompt.token_ids), self._plan.sampling.max_tokens
-        estimate = Estimate(num_tokens, max_tokens * job.num_choices, has_cap=job.max_tokens is not None)
+        has_cap, num_choices = job.max_tokens is not None, job.num_choices
+        estimate = Estimate(num_tokens, max_tokens * num_choices, has_cap, num_choices)
         try:
             ticket = await admission.reserve(job.context, job.model, estimate)
         except GatewayError:
@@ -215,7 +215,7 @@ class Generation:
             places = self._generator.queue.join(
                 tenant,
                 job.model.price,
-                num_places=job.num_choices,
+                num_places=num_choices,
                 num_input_tokens=num_tokens,
                 num_output_tokens=min(max_tokens, admission.expected_tokens(tenant)),
                 prefix_key=self._prefix_key(),

@@ -33,6 +33,13 @@ class Price:
         return -(-femto // 10**6)
 
 
+def usd(nano_usd: int) -> str:
+    """So many 10**-9 US dollars in dollars, exact: at least two digits after the point, at most nine."""
+    whole, fraction = divmod(abs(nano_usd), 10**9)
+    digits = f"{fraction:09d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if nano_usd < 0 else ''}{whole}.{digits}"
+
+
 @dataclass(slots=True, frozen=True)
 class ServedModel:
     """One model: the name that answers, metrics and ledgers use, and how it is spoken to.

@@ -8,6 +8,7 @@ Invariant: what is refused consumes nothing.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Final, TypeVar
 
 from server.admission.limits import NO_BUDGET, Demand, Estimate, LimitStore, context_room, demand_of
@@ -60,7 +61,8 @@ class Admission:
             raise
         if decision.hold is None:
             raise self._counted(refusal(demand, decision) or RateLimitError("your limits were reached; try again"))
-        learn = None if estimate.has_cap else self._learn  # what a cap cut says nothing of answers without one
+        # What a cap cut says nothing of answers without one.
+        learn = None if estimate.has_cap else partial(self._learn, estimate.num_choices)
         return Ticket(demand, decision.hold, decision.standing, learn, self._ran_out)
 
     def headers(self, tenant: Tenant) -> dict[str, str]:
@@ -70,18 +72,18 @@ class Admission:
 
     def budget_remaining_ratio(self, tenant: Tenant) -> float | None:
         """How much is left of the tenant's tightest budget, from 0 to 1; None where it has none."""
+        if tenant.budget == NO_BUDGET:
+            return None
         standing = self.store.standing(tenant)
-        if standing is None:
-            return 1.0 if tenant.budget != NO_BUDGET else None
-        return remaining_ratio(tenant, standing, self._clock.unix_s())
+        return 1.0 if standing is None else remaining_ratio(tenant, standing, self._clock.unix_s())
 
     def expected_tokens(self, tenant: Tenant) -> int:
-        """How many output tokens an answer of the tenant's usually takes where the client sets no cap."""
+        """How many output tokens one answer of the tenant's usually takes where the client sets no cap."""
         return self._expected.get(tenant.name, FIRST_EXPECTED_TOKENS * _MEMORY) // _MEMORY
 
-    def _learn(self, name: str, num_output_tokens: int) -> None:
+    def _learn(self, num_choices: int, name: str, num_output_tokens: int) -> None:
         so_far = self._expected.get(name, FIRST_EXPECTED_TOKENS * _MEMORY)
-        self._expected[name] = so_far - so_far // _MEMORY + num_output_tokens
+        self._expected[name] = so_far - so_far // _MEMORY + num_output_tokens // num_choices
 
     def _ran_out(self, demand: Demand, num_output_tokens: int) -> InsufficientQuotaError:
         standing = self.store.standing(demand.tenant)

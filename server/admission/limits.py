@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from server.context import Budget, Tenant
 from server.errors import ContextLengthError, ExceedsLimitError
-from server.models import Price
+from server.models import Price, usd
 
 KINDS: Final = ("requests", "input_tokens", "uncached_input_tokens", "output_tokens")
 """What is counted per minute, in the order of every tuple of four."""
@@ -37,12 +37,13 @@ class Estimate:
     """What is known of a request before its work.
 
     `max_output_tokens`: what the context and the client's cap allow at most, all choices together. `has_cap`: the client set one,
-    and it is reserved; else what the tenant's answers usually take.
+    and it is reserved; else what so many answers (`num_choices`) of the tenant usually take.
     """
 
     num_input_tokens: int
     max_output_tokens: int
     has_cap: bool
+    num_choices: int = 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -216,13 +217,13 @@ def context_room(tenant: Tenant, num_input_tokens: int) -> int | None:
 
 
 def demand_of(tenant: Tenant, price: Price, estimate: Estimate, expected_tokens: int) -> Demand:
-    """What a request asks for. `expected_tokens`: what answers of the tenant usually take.
+    """What a request asks for. `expected_tokens`: what one answer of the tenant's usually takes.
 
     Raises `InvalidRequestError` for a prompt that no minute and no budget of the tenant ever has room for.
     """
     limits, budget = tenant.limits, tenant.budget
     num_input, num_most = estimate.num_input_tokens, max(estimate.max_output_tokens, 1)
-    num_output = num_most if estimate.has_cap else min(num_most, max(expected_tokens, MIN_EXPECTED_TOKENS))
+    num_output = num_most if estimate.has_cap else min(num_most, max(expected_tokens, MIN_EXPECTED_TOKENS) * estimate.num_choices)
     if (limit := limits.input_tokens_per_minute) is not None and num_input > limit:
         raise _too_large(f"the prompt has {num_input} tokens", f"you may send {limit} input tokens per minute")
     num_uncached = num_input if (limit := limits.uncached_input_tokens_per_minute) is None else min(num_input, limit)
@@ -277,9 +278,3 @@ def _check_ever(demand: Demand) -> None:
 
 def _too_large(what: str, limit: str) -> ExceedsLimitError:
     return ExceedsLimitError(f"{what}; {limit}: shorten the conversation, or have the limit raised", param="messages")
-
-
-def usd(nano_usd: int) -> str:
-    """An amount of money in US dollars, exactly."""
-    whole, rest = divmod(nano_usd, 10**9)
-    return f"{whole}.{f'{rest:09d}'.rstrip('0'):0<2}"

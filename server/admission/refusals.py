@@ -9,8 +9,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from server.admission.limits import KINDS, Decision, Demand, Standing, budget_limits, usd
+from server.admission.limits import KINDS, Decision, Demand, Standing, budget_limits
 from server.errors import InsufficientQuotaError, RateLimitError
+from server.models import usd
 
 _NAMES: Final = ("requests", "input tokens", "uncached input tokens", "output tokens")
 

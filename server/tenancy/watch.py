@@ -17,7 +17,6 @@ from server.clock import Clock
 from server.store.errors import StoreError
 from server.tenancy.keys import KeyTable
 from server.tenancy.registry import Registry
-from server.tenancy.snapshot import Snapshot
 
 INTERVAL_S: Final = 0.5
 ANSWER_S: Final = 10.0
@@ -25,24 +24,19 @@ log = structlog.get_logger(__name__)
 
 
 class Watch:
-    """Loads the registry's snapshots into `keys`, and then hands them to `on_change`.
-
-    `wait`: lets the time between two looks pass, given in seconds.
-    """
+    """Loads the registry's snapshots into `keys`. `wait`: lets the time between two looks pass, given in seconds."""
 
     def __init__(
         self,
         registry: Registry,
         keys: KeyTable,
         clock: Clock,
-        on_change: Callable[[Snapshot], None] = lambda snapshot: None,
         *,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._registry = registry
         self._keys = keys
         self._clock = clock
-        self._on_change = on_change
         self._wait = wait
         self._loading = asyncio.Lock()
         self._away_since_s: float | None = None
@@ -62,9 +56,7 @@ class Watch:
         """Look now; what was changed before the call counts after it. Raises `StoreError` where the store can't be used."""
         async with self._loading:
             if await self._registry.version() != self._keys.version:
-                snapshot = await self._registry.snapshot()
-                self._keys.load(snapshot)
-                self._on_change(snapshot)
+                self._keys.load(await self._registry.snapshot())
 
     async def _look(self) -> None:
         try:

@@ -36,13 +36,13 @@ class RowStore(Protocol):
         "not now"; some of the rows may be there nevertheless."""
         ...
 
-    async def spent_since(self, day_start_ms: int, month_start_ms: int, until_ms: int | None) -> dict[str, Spent]:
+    async def spent_since(self, day_start_ms: int, month_start_ms: int) -> dict[str, Spent]:
         """What tenants have used, by name."""
         ...
 
 
 class Ledger:
-    """The rows of one gateway. Also a sink of records (`generation.RecordSink`).
+    """The rows of one gateway.
 
     To stop in order: cancel `run`, await `flush`, `close`; what could not be written is in the spool then, for the next start.
     """
@@ -73,9 +73,6 @@ class Ledger:
             "refused": self._num_refused,
             "lost": self._spool.num_lost,
         }
-
-    def started(self, record: GenerationRecord) -> None:
-        """Nothing to write yet."""
 
     def ended(self, record: GenerationRecord) -> None:
         """Keep the row of a request that has ended. Never raises."""
@@ -125,12 +122,12 @@ class Ledger:
         await asyncio.to_thread(sync_all, self._spool.unsynced())
         return self.num_pending
 
-    async def spent_since(self, day_start_ms: int, month_start_ms: int, until_ms: int | None = None) -> dict[str, Spent]:
-        """What the database says each tenant has used since this day and this month began, and before `until_ms`, by name.
+    async def spent_since(self, day_start_ms: int, month_start_ms: int) -> dict[str, Spent]:
+        """What the database says each tenant has used since this day and this month began, by name.
 
         `adopt` and `drain` first, so that it has what a crashed gateway left. Raises `StoreError`.
         """
-        return await self._store.spent_since(day_start_ms, month_start_ms, until_ms)
+        return await self._store.spent_since(day_start_ms, month_start_ms)
 
     def close(self) -> None:
         """Leave the spool to whoever comes next."""

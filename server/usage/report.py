@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Integer, Label, case, func, literal_column, select
 
+from server.models import usd
 from server.store.database import Database
 from server.store.tables import ledger
 
@@ -48,15 +49,8 @@ class UsageLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost_usd(self) -> str:
-        """The cost in dollars, exact: at least two digits after the point, at most nine."""
+        """The cost in dollars, exact."""
         return usd(self.cost_nano_usd)
-
-
-def usd(nano_usd: int) -> str:
-    """So many 10**-9 dollars, in dollars."""
-    whole, fraction = divmod(abs(nano_usd), 10**9)
-    digits = f"{fraction:09d}".rstrip("0").ljust(2, "0")
-    return f"{'-' if nano_usd < 0 else ''}{whole}.{digits}"
 
 
 async def report(

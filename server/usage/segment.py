@@ -134,11 +134,6 @@ class Lines:
     num_lines: int = 0
     end_bytes: int = 0
 
-    @property
-    def num_bad(self) -> int:
-        """Lines that are no rows."""
-        return self.num_lines - len(self.rows)
-
 
 def read_lines(fd: int, start_bytes: int, end_bytes: int, most: int) -> Lines:
     """At most `most` lines of what is between two places of a file. Raises `OSError`. May run in a thread."""

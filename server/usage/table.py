@@ -54,7 +54,7 @@ class LedgerTable:
                 refused.append(row)
         return refused
 
-    async def spent_since(self, day_start_ms: int, month_start_ms: int, until_ms: int | None) -> dict[str, Spent]:
+    async def spent_since(self, day_start_ms: int, month_start_ms: int) -> dict[str, Spent]:
         """What tenants have used, by name; a request counts when it came, as budgets count it. Raises `StoreError`."""
         arrived, ended, cost = ledger.c.arrived_unix_ms, ledger.c.ended_unix_ms, ledger.c.cost_nano_usd
         tokens = ledger.c.input_tokens + ledger.c.output_tokens
@@ -67,8 +67,6 @@ class LedgerTable:
         )
         # What came since then has ended since then, too, and the end has an index.
         query = select(ledger.c.tenant, *sums).where(ended >= min(day_start_ms, month_start_ms)).group_by(ledger.c.tenant)
-        if until_ms is not None:
-            query = query.where(ended < until_ms)
         async with self._database.read() as connection:
             found = (await connection.execute(query)).all()
         return {tenant: Spent(*map(int, spent)) for tenant, *spent in found}

@@ -55,9 +55,16 @@ class Gate:
         self.set_time(clock.now_s)
 
     async def reserve(
-        self, who: Tenant, num_input: int = 10, num_output: int = 5, *, has_cap: bool = True, model: ServedModel = FREE
+        self,
+        who: Tenant,
+        num_input: int = 10,
+        num_output: int = 5,
+        *,
+        has_cap: bool = True,
+        num_choices: int = 1,
+        model: ServedModel = FREE,
     ) -> Ticket:
-        estimate = Estimate(num_input, num_output, has_cap)
+        estimate = Estimate(num_input, num_output, has_cap, num_choices)
         return await self.admission.reserve(RequestContext("r", who), model, estimate)
 
     def advance(self, seconds: float) -> None:

@@ -185,6 +185,16 @@ async def test_what_answers_usually_take_is_learnt(gate: Gate) -> None:
     assert FIRST_EXPECTED_TOKENS == gate.admission.expected_tokens(tenant("other"))
 
 
+async def test_what_one_answer_takes_is_learnt_and_reserved_for_each(gate: Gate) -> None:
+    acme = tenant(output_tokens_per_minute=10**6)
+    first = await gate.reserve(acme, 1, 10_000, has_cap=False, num_choices=4)
+    assert 4 * FIRST_EXPECTED_TOKENS == (await gate.used(acme))["used"][3]
+    first.settle(Usage(1, 0, 4 * FIRST_EXPECTED_TOKENS))
+    assert FIRST_EXPECTED_TOKENS == gate.admission.expected_tokens(acme)
+    await gate.reserve(acme, 1, 1000, has_cap=False, num_choices=4)
+    assert 4 * FIRST_EXPECTED_TOKENS + 1000 == (await gate.used(acme))["used"][3], "never more than there can be"
+
+
 async def test_concurrent_requests(gate: Gate) -> None:
     acme = tenant(concurrent_requests=2)
     first, second = await gate.reserve(acme), await gate.reserve(acme)

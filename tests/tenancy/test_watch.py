@@ -49,9 +49,21 @@ class Looks:
         await self.first()
 
 
-async def test_a_change_counts_at_the_next_look_and_is_handed_on_once(registry: Registry, clock: ManualClock) -> None:
-    keys, looks, seen = KeyTable(clock=clock, awaits_store=True), Looks(), list[Snapshot]()
-    running = asyncio.ensure_future(Watch(registry, keys, clock, seen.append, wait=looks.wait).run())
+class CountingTable(KeyTable):
+    """Notes the versions of what it is given."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock, awaits_store=True)
+        self.versions: list[int] = []
+
+    def load(self, snapshot: Snapshot) -> None:
+        self.versions.append(snapshot.version)
+        super().load(snapshot)
+
+
+async def test_a_change_counts_at_the_next_look_and_is_loaded_once(registry: Registry, clock: ManualClock) -> None:
+    keys, looks = CountingTable(clock), Looks()
+    running = asyncio.ensure_future(Watch(registry, keys, clock, wait=looks.wait).run())
     await looks.first()
     await registry.apply_tenants({"acme": TenantSettings()})
     info, secret = await registry.create_key("acme")
@@ -69,7 +81,7 @@ async def test_a_change_counts_at_the_next_look_and_is_handed_on_once(registry: 
     assert (TenantSettings().tenant("acme"), info.id) == found
     assert (TenantSettings(weight=7).tenant("acme"), info.id) == reweighted
     assert keys.find(secret.encode()) is None
-    assert [0, 2, 3, 4] == [snapshot.version for snapshot in seen]
+    assert [0, 2, 3, 4] == keys.versions
     assert {0.5} == set(looks.intervals)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -37,7 +37,7 @@ class MemoryStore:
             self.rows.setdefault(row.id, row)
         return []
 
-    async def spent_since(self, day_start_ms: int, month_start_ms: int, until_ms: int | None) -> dict[str, Spent]:
+    async def spent_since(self, day_start_ms: int, month_start_ms: int) -> dict[str, Spent]:
         raise NotImplementedError
 
 
@@ -66,8 +66,8 @@ class FaultyStore:
             raise Killed
         return refused
 
-    async def spent_since(self, day_start_ms: int, month_start_ms: int, until_ms: int | None) -> dict[str, Spent]:
-        return await self.inner.spent_since(day_start_ms, month_start_ms, until_ms)
+    async def spent_since(self, day_start_ms: int, month_start_ms: int) -> dict[str, Spent]:
+        return await self.inner.spent_since(day_start_ms, month_start_ms)
 
 
 def kill(spool: Spool) -> None:

@@ -125,11 +125,6 @@ async def test_what_tenants_have_spent(store_url: str, spool: Spool) -> None:
         "b": Spent(0, 0, 2_000_000, 3_000_000),
         "c": nothing,
     } == await ledger.spent_since(day, month)
-    assert {
-        "a": Spent(22_000, 33_000, 22_220, 33_330),
-        "b": Spent(0, 0, 2_000_000, 3_000_000),
-        "c": nothing,
-    } == await ledger.spent_since(day, month, now)
     await database.close()
 
 
@@ -137,8 +132,6 @@ async def test_a_record_that_ends_is_a_row(spool: Spool) -> None:
     store = MemoryStore()
     ledger = Ledger(spool, store, ManualClock(now_s=105.0))
     record = GenerationRecord(request_id="req-1", tenant="acme", model="kimi-k3", arrived_s=100.0, arrived_unix_ms=1_000_000)
-    ledger.started(record)
-    assert 0 == ledger.num_pending
     ledger.ended(record)
     assert await ledger.drain()
 

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from server.models import usd
 from server.store.database import Database
-from server.usage.report import BY, UsageLine, report, usd
+from server.usage.report import BY, UsageLine, report
 from server.usage.row import LedgerRow
 from server.usage.table import LedgerTable
 from tests.usage.conftest import a_row
