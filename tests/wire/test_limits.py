@@ -12,6 +12,7 @@ from tests.services.redis import RedisServer, own_redis
 from tests.wire.customers import END, Answer, Customer, House, make_house, wait_for
 
 SCRIPT = [
+    {"when": {"contains": "keep"}, "cached_tokens": 200, "reply": [{"text": "a"}, "hang"]},
     {"when": {"contains": "hold"}, "reply": [{"text": "a"}, "hang"]},
     {"when": {"contains": "cached"}, "cached_tokens": 200, "reply": [{"text": "yes"}, *END]},
     {
@@ -122,6 +123,13 @@ def test_uncached_input_tokens_per_minute(house: House, stream: bool, sizes: Any
     check_refused(house, customer, answers[4], 5)
 
 
+def test_what_was_cached_is_given_back_while_the_answer_goes_on(house: House, stream: bool, sizes: Any) -> None:
+    num_input, num_cached, _ = sizes(LONG)
+    customer = house.tenant(limits={"uncached_input_tokens_per_minute": 2 * num_input - num_cached})
+    with customer.stream("keep" + LONG[4:]):
+        assert outcomes(customer, 2, LONG, stream=stream) == [ADMITTED, REFUSED]
+
+
 def test_output_tokens_per_minute(house: House, stream: bool, sizes: Any) -> None:
     """The client's cap has to have room; what the answer does not take is given back."""
     num_output, cap = sizes("hi")[2], 50
@@ -189,7 +197,7 @@ def test_what_no_minute_has_room_for_is_the_requests_fault(house: House, stream:
     customer = house.tenant(limits={"input_tokens_per_minute": num_input - 1})
     answer = customer.chat(stream=stream)
 
-    assert answer.outcome == (400, "invalid_value")
+    assert answer.outcome == (400, "request_exceeds_limit")
     assert f"{num_input} tokens" in answer.error["message"]
 
 
