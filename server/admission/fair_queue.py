@@ -208,7 +208,7 @@ class FairQueue:
             )
         room = settings.max_queued - self.num_queued - num_more + 1
         if room < 1 or num_waiting + num_more > _ROOM_SHARE * room:
-            raise OverloadedError(f"{self.num_queued} requests wait for a seat, and no more may; try again later")
+            raise OverloadedError("the queue is full; try again later")  # how many wait is not this tenant's business
 
     def _fill(self) -> None:
         """Give the seats that may be given."""

@@ -10,16 +10,16 @@ import asyncio
 import csv
 import io
 import json
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from server.clock import SystemClock
+from server.commands.registry_work import Config, refuse, settings_of
 from server.durations import seconds_of
-from server.settings import SettingsError, load
+from server.errors import NotFoundError
 from server.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -33,18 +33,16 @@ def usage(
     since: Annotated[str, typer.Option(help="How far back: `30m`, `24h`, `7d`.")] = "7d",
     by: Annotated[list[str] | None, typer.Option(help="tenant, model, key or day; several by commas or repetition.")] = None,
     format: Annotated[Literal["table", "csv", "json"], typer.Option(help="How it is printed.")] = "table",
-    config: Annotated[Path | None, typer.Option(help="YAML configuration file.")] = None,
+    config: Config = None,
 ) -> None:
     """Tokens and costs from the ledger."""
     names = [name.strip() for names in by or ["tenant"] for name in names.split(",")]
     try:
         since_s = seconds_of(since)
-        url = load(config, {}).storage.ledger_url
+        url = settings_of(config)[0].storage.ledger_url
         lines = asyncio.run(_report(url, tenant, int((time.time() - since_s) * 1000), names))
-    except SettingsError as error:
-        _refuse(error.mistakes)
-    except (ValueError, StoreError) as error:
-        _refuse([str(error)])
+    except (ValueError, StoreError, NotFoundError) as error:
+        refuse([str(error)])
     typer.echo(rendered(lines, names, format), nl=False)
 
 
@@ -76,17 +74,16 @@ def _table(columns: Sequence[str], cells: Sequence[Sequence[str]], num_left: int
 
 
 async def _report(url: str, tenant: str | None, since_unix_ms: int, by: Sequence[str]) -> list[UsageLine]:
+    """Raises `NotFoundError` for a tenant that neither the registry nor the ledger knows."""
     from server.store.database import Database  # loads the database's libraries, which `--help` need not wait for
+    from server.tenancy.registry import Registry
     from server.usage.report import report
 
     database = await Database.open(url)
     try:
-        return await report(database, tenant=tenant, since_unix_ms=since_unix_ms, by=by)
+        lines = await report(database, tenant=tenant, since_unix_ms=since_unix_ms, by=by)
+        if tenant is not None and not lines and not await report(database, tenant=tenant):
+            await Registry(database, SystemClock()).check_tenant(tenant)
+        return lines
     finally:
         await database.close()
-
-
-def _refuse(mistakes: Sequence[Any]) -> NoReturn:
-    for mistake in mistakes:
-        typer.echo(f"error: {mistake}", err=True)
-    sys.exit(2)

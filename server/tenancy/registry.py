@@ -60,6 +60,11 @@ class Registry:
         async with self._database.read() as connection:
             return [TenantInfo.of(row) for row in await connection.execute(select(tenants).order_by(tenants.c.name))]
 
+    async def check_tenant(self, name: str) -> None:
+        """Raise `NotFoundError` where there is no such tenant."""
+        async with self._database.read() as connection:
+            await _check_tenant(connection, name)
+
     async def apply_tenants(self, wanted: Mapping[str, TenantSettings]) -> Changes:
         """Create the tenants that are missing, give the others these settings; those that are not named stay. All or nothing.
 

@@ -13,8 +13,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from server.clock import SystemClock
 from server.commands.usage import usage
+from server.sections import TenantSettings
 from server.store.database import Database
+from server.tenancy.registry import Registry
 from server.usage.row import LedgerRow
 from server.usage.table import LedgerTable
 
@@ -50,6 +53,7 @@ def config(tmp_path: Path) -> Path:
                 for number, (tenant, hours, cost) in enumerate(ROWS)
             ]
         )
+        await Registry(database, SystemClock()).apply_tenants({"fresh": TenantSettings()})
         await database.close()
 
     asyncio.run(fill())
@@ -116,13 +120,18 @@ def test_several_groups(config: Path, by: list[str]) -> None:
     ("format", "text"), [("csv", "tenant," + HEADER), ("json", "[]\n"), ("table", "tenant  " + HEADER.replace(",", "  "))]
 )
 def test_nothing_is_a_header_or_an_empty_list(config: Path, format: str, text: str) -> None:
-    assert (0, text, "") == run("--tenant", "nobody", "--format", format, "--config", str(config))
+    assert (0, text, "") == run("--tenant", "old", "--format", format, "--config", str(config))
+
+
+def test_a_tenant_that_has_asked_for_nothing_has_used_nothing(config: Path) -> None:
+    assert (0, "[]\n", "") == run("--tenant", "fresh", "--format", "json", "--config", str(config))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--since", "yesterday"], "error: `yesterday` is no duration"),
+        (["--tenant", "nobody"], "error: there is no tenant `nobody`; tenants are: `fresh`"),
         (["--by", "tenant,colour"], "error: `colour` is nothing to group by"),
         (["--config", "nowhere.yaml"], "error: "),
     ],
