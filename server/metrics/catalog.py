@@ -39,7 +39,9 @@ OUTPUT_SPEED = Metric(
 )
 QUEUE_SECONDS = Metric("queue_seconds", "histogram", "Wait for a seat in the engine.", ("tenant", "model"), _SECONDS)
 QUEUED = Metric("queued_requests", "gauge", "Choices of requests that wait for a seat.", ("tenant",))
-REJECTED = Metric("rejected_total", "counter", "Requests refused for want of room, by what refused them.", ("tenant", "reason"))
+REJECTED = Metric(
+    "rejected_total", "counter", "Requests refused, or ended, for want of room, by what had none.", ("tenant", "reason")
+)
 FAIR_SERVICE = Metric(
     "fair_service_tokens_total", "counter", "Service as the fair queue counts it: in uncached input tokens' worth.", ("tenant",)
 )
@@ -50,7 +52,7 @@ LEDGER_ROWS = Metric(
     "ledger_rows_total", "counter", "Rows of ended requests: written; or garbled in the spool, refused, lost.", ("outcome",)
 )
 LEDGER_PENDING = Metric("ledger_pending_rows", "gauge", "Rows that wait for the database.")
-LIMITS_AWAY = Metric("limits_store_failures_total", "counter", "Decisions for which the limits store could not be asked.")
+LIMITS_AWAY = Metric("limits_store_failures_total", "counter", "How often the limits store stopped answering.")
 INFLIGHT = Metric("inflight_requests", "gauge", "Generations under way.", ("tenant", "model"))
 TOOL_CALLS = Metric("tool_calls_total", "counter", "Tool calls, by what became of them.", ("tenant", "model", "outcome"))
 JSON_ANSWERS = Metric(
