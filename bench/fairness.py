@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from bench import fairness_http
+from bench.fair_shares import WARM_UP_S, Found, Load, Shape, busy_line, shares
 from bench.virtual_time import LoopClock, run
 from server.admission.fair_queue import FairQueue
 from server.context import Tenant
@@ -31,51 +31,18 @@ from server.models import Price
 from server.sections import AdmissionSettings
 from server.vocabulary.byte import ByteVocabulary
 
-MAX_SHARE_ERROR: Final = 0.05
-MIN_JAIN_INDEX: Final = 0.98
 MAX_TTFT_RATIO: Final = 1.5
-MIN_BUSY: Final = 0.98
 STEP_S: Final = 0.08
 TOKENS_PER_STEP: Final = 4
 PREFILL_S: Final = 0.05
 NUM_FLOOD_REQUESTS: Final = 200
-_WARM_UP_S: Final = 60.0
-_LOOK_S: Final = 0.037
 _PRICE: Final = Price(input=3 * 10**9, cached_input=3 * 10**8, output=15 * 10**9)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Requests of one kind: prompt and answer have as many tokens as these ranges say, both ends included."""
-
-    num_input_tokens: tuple[int, int]
-    num_output_tokens: tuple[int, int]
-
-
 SHORT: Final = Shape((50, 200), (20, 100))
 CHAT: Final = Shape((200, 2000), (50, 300))
 READING: Final = Shape((4000, 12000), (10, 60))
 WRITING: Final = Shape((50, 300), (500, 1500))
 LIGHT: Final = Shape((100, 100), (20, 20))
 LONG: Final = Shape((500, 1000), (1000, 2000))
-
-
-class Target(Protocol):
-    """What is asked. `num_seats`: how many requests it runs at once."""
-
-    num_seats: int
-
-    async def ask(self, tenant: Tenant, num_input_tokens: int, num_output_tokens: int) -> float:
-        """Have one request answered; seconds until its first token."""
-        ...
-
-    def take_service(self) -> Mapping[str, float]:
-        """What each tenant was given since the last call, in uncached input tokens."""
-        ...
-
-    def busy(self) -> float | None:
-        """Requests that run now, per seat that is open to all; None while nothing waits."""
-        ...
 
 
 class Queue:
@@ -127,88 +94,6 @@ class Queue:
         return self._engine.stats.num_running / self._num_common if self._queue.num_queued else None
 
 
-@dataclass(frozen=True)
-class Found:
-    """One line of the table."""
-
-    what: str
-    demanded: str
-    found: str
-    is_met: bool
-
-
-class Load:
-    """Clients of `target`; `busy` collects how busy it was while anything waited."""
-
-    def __init__(self, target: Target, seed: int) -> None:
-        self.target = target
-        self.random = random.Random(seed)
-        self.busy: list[float] = []
-
-    async def keep_asking(self, tenant: Tenant, shape: Shape) -> None:
-        """One client that is never content."""
-        while True:
-            await self.ask(tenant, shape)
-
-    async def ask(self, tenant: Tenant, shape: Shape) -> float:
-        """One request of `shape`; seconds to its first token."""
-        return await self.target.ask(
-            tenant, self.random.randint(*shape.num_input_tokens), self.random.randint(*shape.num_output_tokens)
-        )
-
-    async def watch(self) -> None:
-        """Look how busy the target is, again and again."""
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            if (busy := self.target.busy()) is not None:
-                self.busy.append(min(1.0, busy))
-
-    async def beside(self, work: Coroutine[Any, Any, None], floods: Sequence[tuple[Tenant, Shape, int]]) -> None:
-        """Do `work` while each tenant of `floods` keeps its number of requests open."""
-        async with asyncio.TaskGroup() as group:
-            clients = [
-                group.create_task(self.keep_asking(tenant, shape))
-                for tenant, shape, num_requests in floods
-                for _ in range(num_requests)
-            ]
-            clients.append(group.create_task(self.watch()))
-            try:
-                await work
-            finally:
-                for client in clients:
-                    client.cancel()
-
-
-def jain(shares: Sequence[float]) -> float:
-    """Jain's fairness index: 1 where all are equal, 1/n where one has everything."""
-    return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
-
-
-async def shares(
-    load: Load, seconds: float, sides: Sequence[tuple[Tenant, Shape]], name: str, *, warm_up_s: float = _WARM_UP_S
-) -> list[Found]:
-    """Backlogged tenants, side by side."""
-    service: dict[str, float] = {}
-
-    async def measure() -> None:
-        await asyncio.sleep(warm_up_s)
-        load.target.take_service()
-        load.busy.clear()
-        await asyncio.sleep(seconds)
-        service.update(load.target.take_service())
-
-    await load.beside(measure(), [(tenant, shape, 2 * load.target.num_seats) for tenant, shape in sides])
-    per_weight = [service[tenant.name] / tenant.weight for tenant, _ in sides]
-    even = sum(service.values()) / sum(tenant.weight for tenant, _ in sides)
-    error = max(abs(share / even - 1) for share in per_weight)
-    index = jain(per_weight)
-    return [
-        Found(f"{name}: service off its weights", f"<= {MAX_SHARE_ERROR:.1%}", f"{error:.2%}", error <= MAX_SHARE_ERROR),
-        Found(f"{name}: Jain index", f">= {MIN_JAIN_INDEX}", f"{index:.5f}", index >= MIN_JAIN_INDEX),
-        _busy(load, name),
-    ]
-
-
 async def light(load: Load, seconds: float, name: str) -> list[Found]:
     """A tenant with one short request now and then: alone, and beside a flood of long ones."""
     tenant = Tenant("light")
@@ -225,20 +110,14 @@ async def light(load: Load, seconds: float, name: str) -> list[Found]:
     beside: list[float] = []
 
     async def measure() -> None:
-        await asyncio.sleep(_WARM_UP_S)
+        await asyncio.sleep(WARM_UP_S)
         load.busy.clear()
         beside.append(await ttft_p99())
 
     await load.beside(measure(), [(Tenant("flood"), LONG, max(NUM_FLOOD_REQUESTS, 2 * load.target.num_seats))])
     ratio = beside[0] / alone_s
     figures = f"{ratio:.2f} x ({beside[0] * 1000:.0f} ms, alone {alone_s * 1000:.0f} ms)"
-    return [Found(f"{name}: light TTFT p99", f"<= {MAX_TTFT_RATIO} x", figures, ratio <= MAX_TTFT_RATIO), _busy(load, name)]
-
-
-def _busy(load: Load, name: str) -> Found:
-    """Of the seats that are open to all, how many ran while anything waited."""
-    mean = sum(load.busy) / len(load.busy) if load.busy else 0.0
-    return Found(f"{name}: busy while anything waits", f">= {MIN_BUSY:.0%}", f"{mean:.2%}", mean >= MIN_BUSY)
+    return [Found(f"{name}: light TTFT p99", f"<= {MAX_TTFT_RATIO} x", figures, ratio <= MAX_TTFT_RATIO), busy_line(load, name)]
 
 
 Scenario = Callable[[Load], Coroutine[Any, Any, list[Found]]]
@@ -282,8 +161,6 @@ def main() -> None:
     if options.url is None:
         lines = measure(options.seats, options.seconds, options.seed)
     else:
-        from bench import fairness_http
-
         settings = (options.url, options.admin_key, options.seats, options.seconds, options.seed, options.flood)
         lines = asyncio.run(fairness_http.measure(*settings))
     width = max(len(line.what) for line in lines)

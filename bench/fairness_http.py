@@ -22,7 +22,7 @@ from typing import Final
 
 import httpx
 
-from bench.fairness import Found, Load, Shape, shares
+from bench.fair_shares import Found, Load, Shape, shares
 from server.context import Tenant
 
 NAMES: Final = "fairness-"

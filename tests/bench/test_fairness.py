@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from bench.fairness import CHAT, Load, Queue, jain, light, shares
+from bench.fair_shares import Load, jain, shares
+from bench.fairness import CHAT, Queue, light
 from bench.virtual_time import run
 from server.context import Tenant
 
