@@ -30,11 +30,11 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=256)
     parser.add_argument("--anew", action="store_true", help="a new connection for each wrong key")
     wanted = parser.parse_args()
-    environment = {**os.environ, "K3GW_TENANCY__KEY": KEY}
     command = [sys.executable, "-m", "server", "serve", "--engine", "scripted", "--port", "0"]
     with (
         tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(command, env=environment, stderr=log) as server,
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(command, env=_environment(folder), stderr=log) as server,
     ):
         try:
             port = _port(log.name, server)
@@ -43,6 +43,12 @@ def main() -> None:
             print(json.dumps({"log_bytes": os.fstat(log.fileno()).st_size}))
         finally:
             server.terminate()
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """The gateway's: a key, and a store of its own."""
+    storage = {"K3GW_STORAGE__LEDGER_URL": f"sqlite:///{folder}/gateway.db", "K3GW_STORAGE__SPOOL_PATH": f"{folder}/spool"}
+    return {**os.environ, **storage, "K3GW_TENANCY__KEY": KEY}
 
 
 def _port(log: int | str, server: subprocess.Popen[bytes]) -> int:

@@ -20,7 +20,7 @@ from server.protocol.turn import turn_of
 _SAMPLING_FIELDS = (
     "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos",
 )  # fmt: skip
-_SERVICE_CLASSES = {"priority": 0, "auto": 1, "default": 1, "flex": 2}
+_SERVICE_CLASSES = {"priority": 0, "auto": 1, "default": 1, "scale": 1, "flex": 2}
 
 
 def job_of(wanted: ChatRequest, schemas: RequestSchemas, context: RequestContext, model: ServedModel, arrived_s: float) -> Job:
