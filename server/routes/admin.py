@@ -146,7 +146,7 @@ def _usage(line: UsageLine, by: list[str]) -> dict[str, Any]:
 
 
 def _state(gateway: Gateway) -> str:
-    """`ready`, or why no request is taken: `draining`, `engine_dead`, or `overloaded` while it starts."""
+    """`ready`, or why no request is taken: `draining`, `engine_dead`, `limits_unavailable`, or `overloaded` while it starts."""
     try:
         gateway.check_ready()
     except OverloadedError as error:
