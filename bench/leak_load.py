@@ -24,6 +24,8 @@ from server.vocabulary.byte import ByteVocabulary
 
 GIVES_UP: Final = "gives-up"
 DIES: Final = "dies"
+RARE: Final = ("calls-wrongly", "fails", "hangs", "slowly")
+"""So seldom by chance that a short run might have none to their end."""
 MODELS: Final = ("priced", "strict", "free")
 _CLOSING: Final = [{"control": ["</response>", "</message>"]}, "stop"]
 _THINKS: Final = [{"text": "I think of it. "}, {"control": ["</think>", "<response>"]}]
@@ -151,7 +153,7 @@ class Got:
 
 
 def ask_of(chance: random.Random, request_id: str, tenants: Sequence[str], word: str | None = None) -> Ask:
-    """One request by chance; with `word`, of that kind and to its end."""
+    """One request by chance; with `word` one of that kind, by a tenant without limits who stays to the end."""
     given = word
     word = word or _one_of(chance, WORDS)
     wants_calls = word.startswith("calls")
@@ -183,8 +185,9 @@ def ask_of(chance: random.Random, request_id: str, tenants: Sequence[str], word:
     when = {"turn": chance.randrange(120), "thrown_out": chance.randrange(1, 120), "chunk": chance.randrange(1, 30)}.get(ending)
     if given is None and chance.random() < 0.03:
         body.update(chance.choice(_BROKEN))
-    if given == DIES:
-        tenant, ending = tenants[0], "stays"
+    if given is not None:
+        tenant, ending, when = "free", "stays", 0
+        body = {**body, "model": "strict", "n": 1, "max_tokens": None, "stop": None, "ignore_eos": None}
     moment_s = chance.random() * 0.7 if when is None else float(when)
     return Ask(request_id, tenant, json.dumps(body).encode(), bool(body["stream"]), ending, moment_s)
 

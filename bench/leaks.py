@@ -5,8 +5,9 @@
 Requests of tenants with every kind of limit go through whole gateways over the scripted engine: they finish, are left by their
 clients at any moment, take too long, are refused, fail, or die with the engine. Each gateway serves a few thousand, then the next
 one takes over its store. After each, nothing may be left (slots, reservations, places, seats, tasks, timers, objects), and
-ledger, engine, limits, budgets, metrics and clients must tell the same. In made-up time; with `--redis`, whose database must be
-empty, in real time. Prints the figures as JSON; exit code 1 where anything differs.
+ledger, engine, limits, budgets, metrics and clients must tell the same. A seed asks the same every time; what comes first where
+much ends at once is up to asyncio. In made-up time; with `--redis`, whose database must be empty, in real time. Prints the
+figures as JSON; exit code 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import structlog
 
 from bench import virtual_time
 from bench.leak_checks import Faults, check_metrics, check_nothing_left, check_rows, count_held, samples_of, sums_of
-from bench.leak_load import DIES, Client, CountingEngine, Got, ask_of
+from bench.leak_load import DIES, RARE, Client, CountingEngine, Got, ask_of
 from bench.leak_setup import PRICES, Counted, Figures, WatchedLimits, counted_in_redis, settings_of, tenants_of
 from server.admission.redis_store import RedisStore
 from server.app import create_app
@@ -66,10 +67,11 @@ class Run:
         self._folder = folder
         self._seed = seed
         self._redis_url = redis_url
+        self.is_real = redis_url is not None
         self._num_requests = num_requests
         self._num_in_round = min(num_in_round, num_requests)
         self._snapshot = Snapshot()
-        self._keys: dict[str, str] = {}
+        self.keys: dict[str, str] = {}
         self._clock: Clock = SystemClock() if redis_url else virtual_time.LoopClock()
 
     def run(self) -> Figures:
@@ -79,7 +81,7 @@ class Run:
         for number in range(-(-self._num_requests // self._num_in_round)):
             num_left = self._num_requests - number * self._num_in_round
             part = Round(self, number, min(self._num_in_round, num_left), spent)
-            self._in_time(part.run(), self.chance(-1 - number))
+            self._in_time(part.run(), self.chance(f"turns {number}"))
             spent = asyncio.run(self._drain())
             rows = self._new_rows()
             part.check(rows)
@@ -112,12 +114,9 @@ class Run:
     def tenants(self) -> Mapping[str, Tenant]:
         return self._snapshot.tenants
 
-    def key_of(self, tenant: str) -> str:
-        return self._keys[tenant]
-
-    def chance(self, number: int) -> random.Random:
-        """Of one round."""
-        return random.Random(f"{self._seed}:{number}")
+    def chance(self, of: str) -> random.Random:
+        """The same for the same thing of a run with this seed."""
+        return random.Random(f"{self._seed}:{of}")
 
     def counted(self, gateway: Gateway, tenant: Tenant) -> Counted:
         """What the limits' store counts of the tenant."""
@@ -126,10 +125,6 @@ class Run:
         standing = gateway.limits.standing(tenant)
         assert standing is not None
         return standing.used, standing.spent, standing.num_running
-
-    @property
-    def is_real(self) -> bool:
-        return self._redis_url is not None
 
     def _in_time(self, work: Coroutine[Any, Any, T], chance: random.Random) -> T:
         def turn_s() -> float:
@@ -143,7 +138,7 @@ class Run:
         storage = app.state.gateway.storage
         await storage.registry.apply_tenants(self.settings(tenants=tenants).tenants)
         for name in tenants:
-            _, self._keys[name] = await storage.registry.create_key(name)
+            _, self.keys[name] = await storage.registry.create_key(name)
         self._snapshot = await storage.registry.snapshot()
         storage.ledger.close()
         await storage.database.close()
@@ -197,7 +192,7 @@ class Round:
         self._number = number
         self._num_requests = num_requests
         self._spent = spent
-        self._chance = whole.chance(number)
+        self._chance = whole.chance(f"engine {number}")
         self._counted: dict[str, Counted] = {}
         self.gots: list[Got] = []
         self.seconds = 0.0
@@ -271,14 +266,17 @@ class Round:
         for number in numbers:
             share = number / self._num_requests
             dies = self._number % 2 == 0 and share > 0.9 and not self.engine.dead
-            ask = ask_of(self._chance, f"r{self._number}-{number}", names, DIES if dies and number % 3 == 0 else None)
-            await asyncio.sleep(self._chance.expovariate(5.0))
+            word = RARE[number // 30 % len(RARE)] if number % 30 == 0 else DIES if dies and number % 3 == 1 else None
+            request_id = f"r{self._number}-{number}"
+            chance = self._whole.chance(request_id)
+            ask = ask_of(chance, request_id, names, word)
+            await asyncio.sleep(chance.expovariate(5.0))
             if number == self._num_requests // 2:
                 self.gateway.models.reprice(self._whole.settings(PRICES[1]).models)
             if self._number % 4 == 3 and share > 0.97 and not self.gateway.draining:
                 self.gateway.drain()
                 self.gateway.end_answers()
-            self.gots.append(await Client(app, ask, self._whole.key_of(ask.tenant)).run())
+            self.gots.append(await Client(app, ask, self._whole.keys[ask.tenant]).run())
 
 
 def main() -> int:
