@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,35 @@ async def test_an_answer_is_remembered_with_the_engines_counts() -> None:
     assert record.num_reasoning_tokens == len("I think.")
     assert record.num_output_tokens > len("I think.Paris.")
     assert request["cache_salt"]
+
+
+async def test_prompts_that_begin_alike_are_told_to_the_queue_within_a_cache_group_only() -> None:
+    bench = Bench(ANSWER)
+    keys: list[bytes] = []
+    join = bench.generator.queue.join
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        keys.append(kwargs["prefix_key"])
+        return join(*args, **kwargs)
+
+    bench.generator.queue.join = noted  # type: ignore[method-assign]
+    long = "word " * 300
+    for tenant, text in [
+        (TENANT, long),
+        (TENANT, long + "more"),
+        (TENANT, "another " + long),
+        (Tenant("bravo"), long),
+        (Tenant("carol", cache_group="choir"), long),
+        (Tenant("dora", cache_group="choir"), long),
+    ]:
+        job = make_job(messages=[{"role": "user", "content": text}])
+        generation = await bench.generator.prepare(replace(job, context=RequestContext("r1", tenant)))
+        async with aclosing(generation.outputs()) as outputs:
+            assert [output async for output in outputs]
+
+    acme, same, other, bravo, carol, dora = keys
+    assert (acme, carol) == (same, dora)
+    assert 4 == len({acme, other, bravo, carol})
 
 
 async def test_the_salt_is_the_tenants_own_and_never_the_clients() -> None:
