@@ -15,10 +15,12 @@ from structlog.testing import capture_logs
 
 from server import logs
 from server.clock import SystemClock
+from server.context import Tenant
 from server.errors import OverloadedError
 from server.gateway import Gateway
+from server.models import ModelTable
 from server.reload import Reloader, changed_names
-from server.sections import LogSettings
+from server.sections import LogSettings, ModelSettings
 from server.serving import reloadable
 from server.settings import Settings, SettingsError, load
 
@@ -247,6 +249,21 @@ async def test_a_configured_key_is_replaced(tmp_path: Path) -> None:
 
         assert gateway.storage.keys.find(b"the-first-key-0123") is None
         assert gateway.storage.keys.find(b"the-second-key-0123") is not None
+
+
+def test_a_new_price_is_that_of_a_model_by_all_its_names() -> None:
+    def priced(usd: int) -> dict[str, ModelSettings]:
+        price = {"price_per_million_tokens_usd": {"input": usd}}
+        return {"kimi-k3": ModelSettings.model_validate({"aliases": ["default"], **price}), "other": ModelSettings()}
+
+    models, tenant = ModelTable(priced(3)), Tenant("acme")
+    before = models.resolve("default", tenant)
+    models.reprice(priced(4))
+
+    found = [models.resolve(name, tenant).price.input for name in ("kimi-k3", "default", "other")]
+    assert [4 * 10**9, 4 * 10**9, 0] == found
+    assert 3 * 10**9 == before.price.input, "what is under way keeps its price"
+    assert models.resolve("default", tenant) in models.open_to(tenant)
 
 
 def test_names_of_changes_are_whole() -> None:

@@ -162,3 +162,24 @@ def test_unicodes_line_ends_do_not_split_a_stream(start_gateway: Any, place: str
         "arguments": "".join(call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", ())),
     }[place]
     assert text in (said if place != "arguments" else json.loads(said)["days"])
+
+
+def test_what_only_the_gateway_decides_may_be_dropped(start_gateway: Any) -> None:
+    gateway = start_gateway(rules(*HELLO), tenancy={"reserved_fields": "ignore"})
+    body = {"model": "kimi-k3", "messages": [USER], "cache_salt": "mine", "priority": -5, "kv_transfer_params": {"a": 1}}
+    headers = {**gateway.headers, "x-tenant-id": "other", "x-k3gw-priority": "0"}
+    assert httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers, timeout=20).status_code == 200
+
+    [request] = httpx.get(f"{gateway.url}/debug/engine", headers=gateway.headers).json()["requests"]
+    assert "mine" != request["cache_salt"]
+    assert ("default", 0) == (request["hints"]["tenant"], request["priority"])
+
+
+def test_what_was_no_request_of_an_api_is_in_no_ledger(start_gateway: Any) -> None:
+    gateway = start_gateway(rules(*HELLO))
+    assert httpx.get(f"{gateway.url}/v1/nothing", headers=gateway.headers).status_code == 404
+    assert httpx.get(f"{gateway.url}/v1/models/nothing", headers=gateway.headers).status_code == 404
+    assert ask(gateway, messages=[]).status_code == 400
+
+    [row] = gateway.ledger(1)
+    assert ("chat", "invalid") == (row["api"], row["outcome"])
