@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
-import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -24,45 +19,17 @@ from server.engine.scripted.timer import ManualTimer
 from server.models import Price
 from server.sections import AdmissionSettings
 from tests.admission.queues import A, B, C, Figures
-
-
-class Server:
-    """A redis-server that can be stopped and started."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            self.port = taken.getsockname()[1]
-        self.start()
-
-    def start(self) -> None:
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until_s = time.monotonic() + 10
-        while time.monotonic() < until_s:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                connection.sendall(b"PING\r\n")
-                if connection.recv(16).startswith(b"+PONG"):
-                    return
-        raise AssertionError("redis-server does not answer")
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
+from tests.services.redis import RedisServer, own_redis
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed")
-    server = Server(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.stop()
+def server() -> Iterator[RedisServer]:
+    yield from own_redis()
 
 
 @pytest.fixture
-async def redis(server: Server) -> AsyncIterator[Redis]:
-    client = Redis(host="127.0.0.1", port=server.port)
+async def redis(server: RedisServer) -> AsyncIterator[Redis]:
+    client = Redis.from_url(server.url)
     await client.flushall()
     yield client
     await client.aclose()
@@ -197,7 +164,7 @@ async def test_who_is_new_where_nobody_waits_starts_with_those_who_wait_elsewher
     assert there.counter(B) >= here.counter(A)
 
 
-async def test_while_redis_is_away_counters_go_on_and_are_merged_afterwards(redis: Redis, server: Server) -> None:
+async def test_while_redis_is_away_counters_go_on_and_are_merged_afterwards(redis: Redis, server: RedisServer) -> None:
     here, there = Replica(redis), Replica(redis)
     here.join(A, 100), there.join(A, 100)
     for replica in (here, there, here):
