@@ -7,9 +7,8 @@ Invariant: what is refused consumes nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from server.admission.limits import NO_BUDGET, Demand, Estimate, LimitStore, context_room, demand_of
 from server.admission.rate_headers import rate_headers, remaining_ratio
@@ -17,10 +16,9 @@ from server.admission.refusals import budget_ran_out, refusal
 from server.admission.ticket import Ticket
 from server.clock import Clock
 from server.context import RequestContext, Tenant
-from server.errors import InsufficientQuotaError, LimitsAwayError, RateLimitError
+from server.errors import InsufficientQuotaError, RateLimitError
 from server.models import Price, ServedModel
 
-Refusal = TypeVar("Refusal", bound=RateLimitError)
 FIRST_EXPECTED_TOKENS: Final = 512
 _MEMORY: Final = 8
 """Of that many answers, about, the running estimate is made."""
@@ -28,11 +26,10 @@ _AT_LEAST: Final = Estimate(num_input_tokens=1, max_output_tokens=1, has_cap=Tru
 
 
 class Admission:
-    """Decides for all tenants. `refusals`: how many requests were refused, or ended, by reason."""
+    """Decides for all tenants."""
 
     def __init__(self, store: LimitStore, clock: Clock) -> None:
         self.store = store
-        self.refusals: Counter[str] = Counter()
         self._clock = clock
         self._expected: dict[str, int] = {}
 
@@ -44,23 +41,19 @@ class Admission:
         demand = demand_of(tenant, model.price if model else Price(), _AT_LEAST, 1)
         decision = self.store.peek(demand)
         if decision is not None and (error := refusal(demand, decision)) is not None:
-            raise self._counted(error)
+            raise error
 
     async def reserve(self, context: RequestContext, model: ServedModel, estimate: Estimate) -> Ticket:
         """Reserve for one request, which must be settled.
 
-        Raises `RateLimitError`, `InsufficientQuotaError`, `InvalidRequestError` (it never could be admitted), `LimitsAwayError`.
+        Raises `RateLimitError`, `InsufficientQuotaError`, `ExceedsLimitError`, `ContextLengthError`, `LimitsAwayError`.
         """
         tenant = context.tenant
         context_room(tenant, estimate.num_input_tokens)
         demand = demand_of(tenant, model.price, estimate, self.expected_tokens(tenant))
-        try:
-            decision = await self.store.reserve(demand)
-        except LimitsAwayError as error:
-            self.refusals[error.reason] += 1
-            raise
+        decision = await self.store.reserve(demand)
         if decision.hold is None:
-            raise self._counted(refusal(demand, decision) or RateLimitError("your limits were reached; try again"))
+            raise refusal(demand, decision) or RateLimitError("your limits were reached; try again")
         # What a cap cut says nothing of answers without one.
         learn = None if estimate.has_cap else partial(self._learn, estimate.num_choices)
         return Ticket(demand, decision.hold, decision.standing, learn, self._ran_out)
@@ -88,9 +81,5 @@ class Admission:
     def _ran_out(self, demand: Demand, num_output_tokens: int) -> InsufficientQuotaError:
         standing = self.store.standing(demand.tenant)
         if standing is None:
-            return self._counted(InsufficientQuotaError(f"your budget ran out after {num_output_tokens} tokens of this answer"))
-        return self._counted(budget_ran_out(demand, standing, num_output_tokens))
-
-    def _counted(self, error: Refusal) -> Refusal:
-        self.refusals[error.reason] += 1
-        return error
+            return InsufficientQuotaError(f"your budget ran out after {num_output_tokens} tokens of this answer")
+        return budget_ran_out(demand, standing, num_output_tokens)

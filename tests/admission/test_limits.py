@@ -273,7 +273,7 @@ async def test_a_budget_that_does_not_pay_for_all_grants_what_it_pays_for(gate: 
     assert "the next day begins in 43200 s" in error.message
     ticket.settle(Usage(1000, 0, 41, PAID.price.nano_usd(1000, 0, 41)))
     assert 3600 + 15 == (await gate.used(acme))["spent"][2]
-    assert 1 == gate.admission.refusals["usd_per_day"] - 1
+    assert "usd_per_day" == error.reason
 
 
 async def test_a_budget_of_nothing_is_spent(gate: Gate) -> None:
@@ -424,7 +424,6 @@ async def test_a_precheck_counts_nothing_and_raises_what_is_certain(gate: Gate) 
     gate.admission.precheck(tenant(budget=Budget(nano_usd_per_day=10_000)))
     with pytest.raises(RateLimitError, match="your limit is `1` requests"):
         gate.admission.precheck(tenant(requests_per_minute=1))
-    assert {"requests": 1, "tokens_per_day": 1, "usd_per_day": 1} == gate.admission.refusals
 
 
 async def test_days_and_months_are_those_of_the_calendar(gate: Gate) -> None:
