@@ -60,6 +60,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-on-skip", action="store_true", help="a skipped test fails the run")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker has the real engine; the others have the rest."""
+    for item in items:
+        if item.get_closest_marker("vllm") and not item.nodeid.startswith(NO_ENGINE):
+            item.add_marker(pytest.mark.xdist_group("vllm"))
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if not session.config.getoption("--fail-on-skip") or reporter is None or exitstatus != 0:

@@ -26,7 +26,7 @@ def a_record(**values: object) -> GenerationRecord:
         "num_accepted_tokens": 4,
         "num_images": 1,
         "cost_nano_usd": 12_345,
-        "was_dispatched": True,
+        "admitted_s": 100.0,
         "outcome": "finished",
         "finish_reason": "stop",
     }
@@ -47,7 +47,7 @@ def test_times_are_of_the_calendar() -> None:
 
 
 def test_what_did_not_happen_has_no_time_and_the_end_is_now() -> None:
-    row = row_of(a_record(), now_s=101.0)
+    row = row_of(a_record(admitted_s=None), now_s=101.0)
 
     assert (None, None, 1_700_000_001_000) == (row.admitted_unix_ms, row.first_token_unix_ms, row.ended_unix_ms)
 
@@ -63,7 +63,7 @@ def test_the_row_says_what_the_record_says() -> None:
         "model": "kimi-k3",
         "api": "chat",
         "arrived_unix_ms": 1_700_000_000_000,
-        "admitted_unix_ms": None,
+        "admitted_unix_ms": 1_700_000_000_000,
         "first_token_unix_ms": None,
         "ended_unix_ms": 1_700_000_000_000,
         "input_tokens": 11,
@@ -81,7 +81,7 @@ def test_the_row_says_what_the_record_says() -> None:
 
 
 def test_what_never_reached_the_engine_has_used_nothing() -> None:
-    row = row_of(a_record(was_dispatched=False, outcome="limited", ended_s=100.0), 0.0)
+    row = row_of(a_record(admitted_s=None, outcome="limited", ended_s=100.0), 0.0)
     counts = [value for name, value in msgspec.structs.asdict(row).items() if name.endswith("_tokens") or name.startswith("cost")]
 
     assert "limited" == row.outcome
