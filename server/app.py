@@ -8,10 +8,10 @@ from __future__ import annotations
 import http
 
 from fastapi import FastAPI, Request
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from server.clock import Clock, SystemClock
 from server.errors import MethodNotAllowedError, NotFoundError
@@ -64,12 +64,18 @@ def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | No
     return app
 
 
+def _methods_of(request: Request) -> set[str]:
+    """What the path takes. The router's own answer names the methods of the first route alone."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    return {method for route in routes if route.matches(request.scope)[0] is not Match.NONE for method in route.methods or ()}
+
+
 async def _routing_error(request: Request, error: Exception) -> Response:
     """What the router refuses (no such path, no such method), in the API's shape."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == http.HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = Headers(error.headers).get("allow", "")
+        allowed = ", ".join(sorted(_methods_of(request)))
         request.state.error = MethodNotAllowedError(f"`{path}` does not take `{request.method}`; it takes {allowed}")
         response = error_response(request.state.error)
         response.headers["allow"] = allowed

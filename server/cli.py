@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -71,8 +72,9 @@ def serve(
         "http.port": port,
     }
     code = run(_settings(config, flags), lambda: settings_module.load(config, flags), config)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):  # whoever read them may be gone
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)  # everything is closed; what interpreter shutdown would do is have vLLM's libraries print pages about leaks
 
 

@@ -15,7 +15,7 @@ MAX_S: Final = 100 * 366 * 86400
 _DURATION: Final = re.compile(r"([0-9]{1,12})([smhd])", re.ASCII)
 
 
-def seconds_of(text: str) -> int:
+def seconds_of(text: str, *, least: int = 0) -> int:
     """The seconds of a duration. Raises `ValueError` with a message for people; a century is the most."""
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -23,4 +23,6 @@ def seconds_of(text: str) -> int:
     seconds = int(match[1]) * SECONDS[match[2]]
     if seconds > MAX_S:
         raise ValueError(f"`{text}` is longer than a century; write a shorter duration")
+    if seconds < least:
+        raise ValueError(f"`{text}` is shorter than {least} s; write a longer duration")
     return seconds

@@ -8,6 +8,7 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
@@ -232,6 +233,13 @@ class StorageSettings(Section):
     def _limits_store(cls, url: str) -> str:
         if url != MEMORY_URL and url.partition(":")[0] not in ("redis", "rediss", "unix"):
             raise ValueError("is neither `memory://` nor `redis://host:port/number`")
+        try:
+            parts = urlsplit(url)
+            _ = parts.port  # raises for what is none
+        except ValueError as error:
+            raise ValueError(f"is no URL: {str(error).partition(' as ')[0]}; write `redis://host:port/number`") from None
+        if parts.scheme != "unix" and not (parts.path.strip("/").isdecimal() or parts.path in ("", "/")):
+            raise ValueError("has no number behind the last `/`; write `redis://host:port/number`")  # it may have a password
         return url
 
 

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -29,14 +29,17 @@ from server.lifespan import OpenEngine
 from server.reload import Apply, Reloader
 from server.settings import Settings
 from server.store.errors import StoreError
+from server.tenancy.keys import KeyTable
+from server.tenancy.registry import FIRST_TENANT
 from server.warm_up import warm_up
 
 SHUTDOWN_TIMEOUT_S = 2
 
 
 def say(text: str) -> None:
-    """A line for the person who started the gateway."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    """A line for the person who started the gateway, who may be gone: `serve | tee log`, and Ctrl-C ends `tee` first."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def run(settings: Settings, load: Callable[[], Settings] | None = None, config: Path | None = None) -> int:
@@ -64,7 +67,9 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
         say(f"the store was empty: tenant `default` has the API key {secret}\n(shown this once; only its SHA-256 is kept)")
 
     def ready() -> None:
-        say(_banner(base_url, model, _key_shown(settings, first_key), time.monotonic() - started_s))
+        key = _key_shown(settings, first_key)
+        hint = _key_hint(key, gateway.storage.keys, config)
+        say(_banner(base_url, model, key, hint, time.monotonic() - started_s))
 
     def drain() -> None:
         if gateway.failure is None:
@@ -230,6 +235,22 @@ def _key_shown(settings: Settings, first_key: list[str]) -> str | None:
     return first_key[0] if first_key else "$KEY"
 
 
+def _key_hint(key: str | None, keys: KeyTable, config: Path | None) -> str | None:
+    """Where a person finds a key, for the banner; None where none is needed or the environment has it."""
+    if key != "$KEY":
+        return None if key is None or key.startswith("$") else key
+    names = sorted(keys.tenants())
+    tenant = names[0] if len(names) == 1 else FIRST_TENANT if FIRST_TENANT in names else "NAME"
+    command = f"`k3-gateway keys create --tenant {tenant}{f' --config {config}' if config else ''}` makes"
+    if not keys.num_keys:
+        return f"there is none yet; {command} one"
+    return (
+        f"the one that the first start printed; {command} another"
+        if FIRST_TENANT in names
+        else f"one of yours; {command} another"
+    )
+
+
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -238,13 +259,11 @@ def _bind(host: str, port: int) -> socket.socket:
         raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None
 
 
-def _banner(base_url: str, model: str, key: str | None, seconds: float) -> str:
+def _banner(base_url: str, model: str, key: str | None, hint: str | None, seconds: float) -> str:
     """What a person needs to send a first request."""
     lines = [f"ready after {seconds:.1f} s", "", f"  base URL  {base_url}/v1", f"  model     {model}"]
-    if key == "$KEY":
-        lines.append("  API key   the one that the first start printed; `k3-gateway keys create --tenant default` makes another")
-    elif key is not None and not key.startswith("$"):
-        lines.append(f"  API key   {key}")
+    if hint is not None:
+        lines.append(f"  API key   {hint}")
     header = f' -H "Authorization: Bearer {key}"' if key else ""
     body = f'{{"model":"{model}","messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
     lines += ["", f'  curl {base_url}/v1/chat/completions{header} -H "Content-Type: application/json" \\', f"    -d '{body}'", ""]

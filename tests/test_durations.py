@@ -18,3 +18,9 @@ def test_a_number_and_a_unit(text: str, seconds: int) -> None:
 def test_anything_else_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no duration|longer than a century"):
         seconds_of(text)
+
+
+def test_nothing_is_no_lifetime() -> None:
+    assert 1 == seconds_of("1s", least=1)
+    with pytest.raises(ValueError, match="`0d` is shorter than 1 s; write a longer duration"):
+        seconds_of("0d", least=1)

@@ -12,11 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from server.context import Tenant
+from server.serving import _key_hint
+from server.tenancy.keys import KeyTable
 from tests.conftest import KEY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -197,3 +200,55 @@ def test_an_idle_gateway_ends_at_once(serve: Serve) -> None:
         assert client.get(f"{gateway.url}/ready").status_code == 200
         gateway.stop()
         assert gateway.wait() == 0, gateway.log
+
+
+def test_a_gateway_whose_reader_is_gone_ends_in_order(tmp_path: Path) -> None:
+    """As in `serve 2>&1 | tee log`, where Ctrl-C ends `tee` first."""
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "server", "serve", "--engine", "scripted", "--port", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=writer,
+        stderr=writer,
+    )
+    os.close(writer)
+    try:
+        said = b""
+        while b"curl " not in said:
+            said += (more := os.read(reader, 4096))
+            assert more, said
+        os.close(reader)
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(20)
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Keys:
+    """As much of a key table as the banner asks for."""
+
+    def __init__(self, num_keys: int, *tenants: str) -> None:
+        self.num_keys = num_keys
+        self._tenants = {name: Tenant(name) for name in tenants}
+
+    def tenants(self) -> dict[str, Tenant]:
+        return self._tenants
+
+
+@pytest.mark.parametrize(
+    ("key", "keys", "config", "hint"),
+    [
+        (None, Keys(0), None, None),
+        ("$K3GW_TENANCY__KEY", Keys(0), None, None),
+        ("k3gw-new", Keys(1, "default"), None, "k3gw-new"),
+        ("$KEY", Keys(1, "acme", "default"), None, "the one that the first start printed; `… --tenant default` makes another"),
+        ("$KEY", Keys(0, "acme"), "g.yaml", "there is none yet; `… --tenant acme --config g.yaml` makes one"),
+        ("$KEY", Keys(2, "acme", "beta"), None, "one of yours; `… --tenant NAME` makes another"),
+    ],
+)
+def test_the_banner_says_where_a_key_comes_from(key: str | None, keys: Keys, config: str | None, hint: str | None) -> None:
+    """Never by a command that would fail, as for a tenant that there is not."""
+    told = _key_hint(key, cast(KeyTable, keys), config and Path(config))
+    assert hint == (told and told.replace("k3-gateway keys create", "…"))

@@ -175,3 +175,22 @@ def test_what_the_scripted_engine_does_not_take_is_a_mistake(tmp_path: Path, eng
 
     [mistake] = caught.value.mistakes
     assert words in mistake
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:hunter2@h:abc/0", "redis://h:hunter2", "redis://h:99999", "rediss://h/hunter2", "http://hunter2"]
+)
+def test_a_url_that_is_no_redis_is_named_without_its_secrets(url: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load(None, {"storage.limits_url": url})
+    [mistake] = raised.value.mistakes
+    assert mistake.startswith("storage.limits_url: ")
+    assert "redis://host:port/number" in mistake
+    assert "hunter2" not in mistake
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://", "redis://", "redis://h", "redis://h/", "redis://u:p@[::1]:6380/3", "unix:///run/redis.sock"]
+)
+def test_urls_of_limits_stores(url: str) -> None:
+    assert url == load(None, {"storage.limits_url": url}).storage.limits_url

@@ -271,7 +271,7 @@ def _check_ever(demand: Demand) -> None:
     for limit, window in ((budget.nano_usd_per_day, "day"), (budget.nano_usd_per_month, "month")):
         if limit and demand.is_priced and least > limit:
             raise _too_large(
-                f"the prompt and one token of an answer cost up to {usd(least)} USD",
+                f"a prompt of {num_input} tokens and one token of an answer cost up to {usd(least)} USD",
                 f"you may spend {usd(limit)} USD per {window}",
             )
 

@@ -30,7 +30,7 @@ def create(
     config: Config = None,
 ) -> None:
     """Make a key, and print its secret; it can't be shown again."""
-    expires_in_s = None if expires is None else _seconds("--expires", expires)
+    expires_in_s = None if expires is None else _seconds("--expires", expires, least=1)
     info, secret = with_registry(settings_of(config)[0], lambda registry: registry.create_key(tenant, name, expires_in_s))
     _show(info, secret)
 
@@ -81,8 +81,8 @@ def _show(info: KeyInfo, secret: str) -> None:
     typer.echo(secret)
 
 
-def _seconds(option: str, text: str) -> int:
+def _seconds(option: str, text: str, *, least: int = 0) -> int:
     try:
-        return seconds_of(text)
+        return seconds_of(text, least=least)
     except ValueError as error:
         refuse([f"{option}: {error}"])

@@ -34,14 +34,17 @@ def settings_of(config: Path | None) -> tuple[Settings, bool]:
     return settings, any(name.startswith("models") for name in origins)
 
 
-def with_registry(settings: Settings, work: Callable[[Registry], Awaitable[T]]) -> T:
-    """What `work` returns when it is given the registry. Exits with 2 where the store can't be used or refuses."""
+def with_registry(settings: Settings, work: Callable[[Registry], Awaitable[T]], *, makes_store: bool = False) -> T:
+    """What `work` returns when it is given the registry. Exits with 2 where the store can't be used or refuses.
+
+    `makes_store`: a store that is not there is made. Otherwise it is a mistake: most likely this is another folder.
+    """
     from server.store.database import Database
     from server.store.errors import StoreError
     from server.tenancy.registry import Registry
 
     async def worked() -> T:
-        database = await Database.open(settings.storage.ledger_url)
+        database = await Database.open(settings.storage.ledger_url, must_exist=not makes_store)
         try:
             return await work(Registry(database, SystemClock()))
         finally:

@@ -46,7 +46,7 @@ def apply(
         wanted = read_tenants(file, settings.models if names_models else None)
     except TenantsFileError as error:
         refuse(error.mistakes)
-    changes = with_registry(settings, lambda registry: registry.apply_tenants(wanted))
+    changes = with_registry(settings, lambda registry: registry.apply_tenants(wanted), makes_store=True)
     for what, names in (("created", changes.created), ("changed", changes.changed), ("unchanged", changes.unchanged)):
         for name in names:
             typer.echo(f"{what} {name}")

@@ -36,12 +36,17 @@ def usage(
     config: Config = None,
 ) -> None:
     """Tokens and costs from the ledger."""
-    names = [name.strip() for names in by or ["tenant"] for name in names.split(",")]
+    names = list(dict.fromkeys(name.strip() for names in by or ["tenant"] for name in names.split(",")))
     try:
         since_s = seconds_of(since)
-        url = settings_of(config)[0].storage.ledger_url
+    except ValueError as error:
+        refuse([f"--since: {error}"])
+    url = settings_of(config)[0].storage.ledger_url
+    try:
         lines = asyncio.run(_report(url, tenant, int((time.time() - since_s) * 1000), names))
-    except (ValueError, StoreError, NotFoundError) as error:
+    except ValueError as error:
+        refuse([f"--by: {error}"])
+    except (StoreError, NotFoundError) as error:
         refuse([str(error)])
     typer.echo(rendered(lines, names, format), nl=False)
 
@@ -79,7 +84,7 @@ async def _report(url: str, tenant: str | None, since_unix_ms: int, by: Sequence
     from server.tenancy.registry import Registry
     from server.usage.report import report
 
-    database = await Database.open(url)
+    database = await Database.open(url, must_exist=True)
     try:
         lines = await report(database, tenant=tenant, since_unix_ms=since_unix_ms, by=by)
         if tenant is not None and not lines and not await report(database, tenant=tenant):

@@ -68,7 +68,7 @@ async def get_usage(request: Request) -> dict[str, Any]:
     """What was used and what it cost."""
     wanted = query_of(request, "tenant", "since", "by")
     gateway, tenant = gateway_of(request), wanted.get("tenant")
-    by = [name.strip() for name in wanted.get("by", "tenant").split(",")]
+    by = list(dict.fromkeys(name.strip() for name in wanted.get("by", "tenant").split(",")))
     if unknown := [name for name in by if name not in BY]:
         raise InvalidRequestError(f"by: `{shown(unknown[0])}` is nothing to group by; use {', '.join(BY)}", param="by")
     try:

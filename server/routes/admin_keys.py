@@ -15,18 +15,22 @@ from server.durations import seconds_of
 from server.routes.admin_store import body_of, changing, query_of, reading, registry_of
 from server.routes.gateway import gateway_of
 from server.sections import Section
+from server.tenancy.registry import MAX_LIFETIME_S
 from server.tenancy.rows import KeyInfo
 
 router = APIRouter(prefix="/admin/v1/keys")
 
 
-def _checked(duration: str) -> str:
-    seconds_of(duration)
-    return duration
+def _checked(least: int) -> AfterValidator:
+    def checked(duration: str) -> str:
+        seconds_of(duration, least=least)
+        return duration
+
+    return AfterValidator(checked)
 
 
-Duration = Annotated[str, AfterValidator(_checked)]
-Seconds = Annotated[int, Field(strict=True, ge=0)]
+Duration = Annotated[str, _checked(0)]
+Seconds = Annotated[int, Field(strict=True, ge=0, le=MAX_LIFETIME_S)]
 
 
 class NewKey(Section):
@@ -34,8 +38,8 @@ class NewKey(Section):
 
     tenant: str
     name: str = ""
-    expires_in_s: Seconds | None = None
-    expires: Duration | None = None
+    expires_in_s: Annotated[int, Field(strict=True, ge=1, le=MAX_LIFETIME_S)] | None = None
+    expires: Annotated[str, _checked(1)] | None = None
 
     @model_validator(mode="after")
     def _once(self) -> NewKey:

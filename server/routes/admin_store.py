@@ -48,7 +48,7 @@ def reading() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise OverloadedError(f"the store can't be used: {error}") from error
+        raise OverloadedError(f"{error}; try again in a moment") from None  # no traceback in the log: nothing here is wrong
 
 
 @asynccontextmanager
@@ -108,7 +108,11 @@ def _mistake(detail: Any) -> tuple[str, str]:
         return path, "there is no such field"
     if detail["type"] == "missing":
         return path, "is missing; it is required"
-    what = detail["msg"].removeprefix("Value error, ")
-    what = what[:1].lower() + what[1:]
     value = detail["input"]
+    if detail["type"] in ("model_type", "dict_type"):
+        return path, f"`{shown(value)}`: must be an object, `{{}}` for none"
+    what = detail["msg"].removeprefix("Value error, ")
+    if what.startswith("`"):  # it has the value
+        return path, what
+    what = what[:1].lower() + what[1:]
     return path, f"`{shown(value)}`: {what}" if isinstance(value, str | int | float | bool | None) else what

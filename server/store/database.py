@@ -44,10 +44,12 @@ class Database:
         self._preparing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, url: str, *, command_timeout_s: float = 10.0) -> Database:
-        """A store that is there and has this version's tables. Raises `StoreError`."""
+    async def open(cls, url: str, *, command_timeout_s: float = 10.0, must_exist: bool = False) -> Database:
+        """A store that is there and has this version's tables. `must_exist`: don't make its file. Raises `StoreError`."""
         database = cls(url, command_timeout_s=command_timeout_s)
         try:
+            if must_exist:
+                database._check_exists()
             await database.prepare()
         except BaseException:
             await database.close()
@@ -101,6 +103,11 @@ class Database:
         if current != HEAD:
             await self._migrate()
         self._is_ready = True
+
+    def _check_exists(self) -> None:
+        if self._is_sqlite and not _is_in_memory(self._url) and not Path(str(self._url.database)).exists():
+            where = "go to the folder where the gateway was started, or give its `--config`"
+            raise StoreError(f"there is no store `{self.name}` here; {where}")
 
     async def _make_file(self) -> None:
         """The file, for its owner alone, in a mode that lets others read while one writes."""

@@ -96,6 +96,11 @@ class KeyTable:
             given.append(self._open)
         return next((tenant for tenant in given if tenant.name == name), None)
 
+    @property
+    def num_keys(self) -> int:
+        """How many keys of the store are not revoked; expired ones are among them."""
+        return len(self._snapshot.keys)
+
     def tenants(self) -> Mapping[str, Tenant]:
         """The tenants of the store, by name, as they are now."""
         return self._snapshot.tenants

@@ -98,6 +98,11 @@ class Segment:
         """Whether the database has all of it."""
         return self.num_done_bytes == self.num_bytes
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether somebody has deleted the file: what is written to it is gone with this process."""
+        return os.fstat(self.fd).st_nlink == 0
+
     def write(self, line: bytes) -> None:
         """Add a line. Raises `OSError`; the file may have a part of the line then, and must not be written to again."""
         if os.write(self.fd, line) != len(line):

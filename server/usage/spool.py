@@ -184,6 +184,9 @@ class Spool:
         active = self._active
         if active is None or active.num_bytes >= self._max_segment_bytes:
             active = self._open_segment()
+        elif active.is_deleted:  # what it has goes to the database yet, through its descriptor
+            say("error", "spool_file_deleted", file=str(active.path), rows=active.num_rows, next="another is made")
+            active = self._open_segment()
         active.write(line)
 
     def _open_segment(self) -> Segment:

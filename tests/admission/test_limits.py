@@ -281,7 +281,10 @@ async def test_a_budget_of_nothing_is_spent(gate: Gate) -> None:
 
     assert isinstance(await refused(gate, acme, 1, 1, model=PAID), InsufficientQuotaError)
     await gate.reserve(acme, 1, 1, model=FREE)
-    with pytest.raises(InvalidRequestError, match=r"cost up to 0.000000018 USD; you may spend 0.000000017 USD per month"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"a prompt of \d+ tokens and one token of an answer cost up to 0.000000018 USD; you may spend 0.000000017 USD per month",
+    ):
         await gate.reserve(tenant(budget=Budget(nano_usd_per_month=17)), 1, 1, model=PAID)
 
 

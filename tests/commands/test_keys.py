@@ -87,7 +87,7 @@ def test_expiry_is_said_and_kept(run: Run, acme: Path) -> None:
     [
         (["keys", "create", "--tenant", "x"], "there is no tenant `x`; tenants are: `acme`"),
         (["keys", "create", "--tenant", "acme", "--expires", "90x"], "--expires: `90x` is no duration"),
-        (["keys", "create", "--tenant", "acme", "--expires", "0s"], "`0` is no number of seconds"),
+        (["keys", "create", "--tenant", "acme", "--expires", "0s"], "--expires: `0s` is shorter than 1 s"),
         (["keys", "create", "--tenant", "acme", "--name", "a\nb"], "is no name of a key"),
         (["keys", "list", "--tenant", "x"], "there is no tenant `x`"),
         (["keys", "rotate", "nokey", "--overlap", "24h"], "there is no key `nokey`; keys are: none"),
@@ -141,9 +141,9 @@ def test_models_are_checked_where_the_configuration_names_them(run: Run, config:
 
 
 def test_a_store_that_is_away_or_settings_that_are_wrong_are_one_clear_line(run: Run, config: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+    (tmp_path / "file").write_text("no database " * 100)
     for settings, message in (
-        ({"storage": {"ledger_url": f"sqlite:///{tmp_path}/file/gateway.db"}}, "error: the store `sqlite+aiosqlite:///"),
+        ({"storage": {"ledger_url": f"sqlite:///{tmp_path}/file"}}, "error: the store `sqlite+aiosqlite:///"),
         (
             {"storage": {"ledger_url": "postgresql://u:hidden@127.0.0.1:1/x"}},
             "error: the store `postgresql+asyncpg://u:***@127.0.0.1:1/x`",
@@ -156,6 +156,18 @@ def test_a_store_that_is_away_or_settings_that_are_wrong_are_one_clear_line(run:
         assert 2 == done.exit_code
         assert done.stderr.startswith(message)
         assert "hidden" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["keys", "list"], ["tenants", "list"], ["keys", "create", "--tenant", "default"]])
+def test_a_store_that_is_not_there_is_said_and_not_made(run: Run, config: Path, tmp_path: Path, arguments: list[str]) -> None:
+    """Most likely this is not the folder that the gateway runs in: an empty list would be a lie."""
+    config.write_text(json.dumps({"storage": {"ledger_url": f"sqlite:///{tmp_path}/elsewhere/gateway.db"}}))
+    done = run(*arguments)
+
+    assert (2, "") == (done.exit_code, done.stdout)
+    assert done.stderr.startswith("error: there is no store `sqlite+aiosqlite:///")
+    assert "--config" in done.stderr
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_help_does_not_load_the_database() -> None:

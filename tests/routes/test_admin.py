@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
     "deep inside": ({"acme": {"limits": {"tpm": 1}}}, ["acme.limits.tpm: there is no such field"]),
     "a wrong value": ({"acme": {"weight": -1}}, ["acme.weight: `-1`: "]),
     "a wrong type": ({"acme": {"limits": 5}}, ["acme.limits: `5`: "]),
-    "no object": ([], ["input should be"]),
+    "no object": ([], ["`[]`: must be an object"]),
     "a name that is none": ({"a b": {}}, ["`a b` is no name of a tenant"]),
     "an unknown model": ({"acme": {"models": ["gpt-4"]}}, ["acme.models: there is no model `gpt-4`; models are: kimi-k3, small"]),
     "an alias": ({"acme": {"models": ["default"]}}, ["acme.models: there is no model `default`"]),
@@ -105,9 +105,11 @@ async def test_unknown_tenants_and_parameters_are_said(admin: AdminGateway) -> N
     assert (await admin.error("GET", "/admin/v1/usage?since=7d&since=8d"))[2] == "since"
     assert (await admin.error("GET", "/admin/v1/usage?tenant=nobody"))[0] == 404
     assert (await admin.error("GET", "/admin/v1/usage?since=soon"))[2] == "since"
+    assert (await admin.ok("GET", "/admin/v1/usage?by=day,tenant,day"))["by"] == ["day", "tenant"]
     assert (await admin.error("GET", "/admin/v1/usage?by=colour"))[1].startswith("by: `colour` is nothing to group by")
     assert (await admin.error("GET", "/admin/v1/nothing"))[0] == 404
-    assert (await admin.error("DELETE", "/admin/v1/tenants"))[0] == 405
+    status, message, _ = await admin.error("DELETE", "/admin/v1/tenants")
+    assert (status, message) == (405, "`/admin/v1/tenants` does not take `DELETE`; it takes GET, PUT")
 
 
 def row(number: int, tenant: str, model: str, ended_unix_s: float) -> dict[str, Any]:
@@ -184,7 +186,8 @@ async def test_a_store_that_goes_away_is_503_and_a_change_that_was_made_is_told(
     monkeypatch.setattr(admin.gateway.storage.watch, "refresh", away)
     assert (await admin.ok("POST", "/admin/v1/keys", {"tenant": "acme"}))["secret"], "the store has it, and nobody else is told"
     monkeypatch.setattr(Database, "read", lambda self: _Away())
-    assert (await admin.error("GET", "/admin/v1/tenants"))[0] == 503
+    status, message, _ = await admin.error("GET", "/admin/v1/tenants")
+    assert (status, message) == (503, "the store is away; try again in a moment")
 
 
 class _Away:

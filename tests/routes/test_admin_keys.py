@@ -91,6 +91,8 @@ WRONG: dict[str, tuple[str, Any, str | None]] = {
     "a duration that is none": ("", {"tenant": "acme", "expires": "soon"}, "expires"),
     "a negative one": ("", {"tenant": "acme", "expires_in_s": -1}, "expires_in_s"),
     "no lifetime at all": ("", {"tenant": "acme", "expires_in_s": 0}, "expires_in_s"),
+    "no lifetime, as text": ("", {"tenant": "acme", "expires": "0d"}, "expires"),
+    "more than a century": ("", {"tenant": "acme", "expires_in_s": 10**18}, "expires_in_s"),
     "true is no number": ("", {"tenant": "acme", "expires_in_s": True}, "expires_in_s"),
     "both": ("", {"tenant": "acme", "expires": "1d", "expires_in_s": 5}, None),
     "a name too long": ("", {"tenant": "acme", "name": "n" * 65}, "name"),

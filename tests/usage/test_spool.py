@@ -64,6 +64,22 @@ def test_a_row_is_in_the_file_when_append_returns(spool: Spool) -> None:
     assert 1 == spool.num_pending
 
 
+async def test_a_deleted_file_is_followed_by_another_and_loses_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.append(a_row(1))
+    [file] = spool.folder.iterdir()
+    file.unlink()
+    spool.folder.rmdir()
+    with capture_logs() as logs:
+        spool.append(a_row(2))
+
+    assert ["spool_file_deleted"] == [line["event"] for line in logs]
+    [other] = spool.folder.iterdir()
+    assert [a_row(2)] == [row_in(line) for line in other.read_bytes().splitlines()]
+    store = await drained(spool)
+    assert [a_row(1).id, a_row(2).id] == sorted(store.rows)
+
+
 async def test_a_drained_file_begins_anew(spool: Spool) -> None:
     for number in range(10):
         spool.append(a_row(number))
