@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceEr
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from server.store.errors import StoreAwayError, StoreError, StoreVersionError
+from server.store.errors import StoreAwayError, StoreError, StoreUnusableError, StoreVersionError
 from server.store.migrations import HEAD
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -148,6 +148,8 @@ class Database:
             reason = _away(error)
             if reason is None:
                 raise
+            if self._is_sqlite and _is_no_store(error):
+                raise StoreUnusableError(f"`{self.name}` is no store: {reason}; name a file that can be one") from None
             # Not `from error`: a driver's error repeats the statement and its values.
             raise StoreAwayError(f"the store `{self.name}` can't be used: {reason}") from None
 
@@ -222,6 +224,14 @@ def _current_step(connection: Connection) -> str | None:
         return None
     step: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
     return step
+
+
+def _is_no_store(error: Exception) -> bool:
+    """Whether waiting would not help. Source: SQLite's result codes."""
+    if isinstance(error, IsADirectoryError | NotADirectoryError | PermissionError | FileExistsError):
+        return True
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlite_errorname", "") in ("SQLITE_NOTADB", "SQLITE_CANTOPEN")
 
 
 def _away(error: Exception) -> str | None:

@@ -2,6 +2,7 @@
 
     StoreError
     ├── StoreAwayError     it can't be reached, or can't do anything now; the same may work later
+    ├── StoreUnusableError what its URL names is no store, and can't become one by waiting
     └── StoreVersionError  a newer version of the gateway has changed it
 
 Messages name the store without its password.
@@ -16,6 +17,10 @@ class StoreError(Exception):
 
 class StoreAwayError(StoreError):
     """The database can't be reached, is locked, full, or shutting down. Nothing was written."""
+
+
+class StoreUnusableError(StoreError):
+    """A file that is no database, a folder, or a place where this process may make no file."""
 
 
 class StoreVersionError(StoreError):

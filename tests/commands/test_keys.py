@@ -143,7 +143,7 @@ def test_models_are_checked_where_the_configuration_names_them(run: Run, config:
 def test_a_store_that_is_away_or_settings_that_are_wrong_are_one_clear_line(run: Run, config: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database " * 100)
     for settings, message in (
-        ({"storage": {"ledger_url": f"sqlite:///{tmp_path}/file"}}, "error: the store `sqlite+aiosqlite:///"),
+        ({"storage": {"ledger_url": f"sqlite:///{tmp_path}/file"}}, "error: `sqlite+aiosqlite:///"),
         (
             {"storage": {"ledger_url": "postgresql://u:hidden@127.0.0.1:1/x"}},
             "error: the store `postgresql+asyncpg://u:***@127.0.0.1:1/x`",

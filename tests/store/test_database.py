@@ -23,7 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from server.store import database as database_module
 from server.store.database import Database
-from server.store.errors import StoreAwayError, StoreError, StoreVersionError
+from server.store.errors import StoreAwayError, StoreError, StoreUnusableError, StoreVersionError
 from server.store.migrations import HEAD
 from server.store.migrations.run import steps
 from server.store.tables import METADATA, api_keys, tenants, values
@@ -198,11 +198,11 @@ async def test_in_memory_is_one_database_for_all_tasks() -> None:
 async def test_what_is_no_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("This is no database, and it is long enough to be looked at as one. " * 20)
     (tmp_path / "file").touch()
-    with pytest.raises(StoreAwayError, match="not a database"):
+    with pytest.raises(StoreUnusableError, match="not a database"):
         await Database.open(f"sqlite:///{tmp_path}/text")
-    with pytest.raises(StoreAwayError, match=r"Not a directory|File exists"):
+    with pytest.raises(StoreUnusableError, match=r"Not a directory|File exists"):
         await Database.open(f"sqlite:///{tmp_path}/file/gateway.db")
-    with pytest.raises(StoreAwayError, match="Is a directory"):
+    with pytest.raises(StoreUnusableError, match="Is a directory"):
         await Database.open(f"sqlite:///{tmp_path}")
 
 
