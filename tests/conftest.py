@@ -40,6 +40,10 @@ ADMIN_KEY = "the-admin-key-0123456789"
 NO_SHARED = "no ../shared beside the checkout"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 NO_ENGINE = ("tests/engine/", "tests/grammar/", "tests/cpu/test_vllm_parsers.py")  # need vLLM's code, but start no engine
+REAL_ENGINE = (
+    "tests/cpu/", "tests/wire/test_disconnects.py", "tests/wire/test_engine_counts.py", "tests/wire/test_isolation.py",
+    "tests/wire/test_load.py", "tests/wire/test_seats.py", "tests/wire/test_tool_schemas.py",
+)  # fmt: skip
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 CHAT_TEMPLATE = """\
 {%- if date is defined %}date: {{ date }}
@@ -60,12 +64,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-on-skip", action="store_true", help="a skipped test fails the run")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker has the real engine; the others have the rest."""
-    for item in items:
-        if item.get_closest_marker("vllm") and not item.nodeid.startswith(NO_ENGINE):
-            item.add_marker(pytest.mark.xdist_group("vllm"))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several workers share the tests by groups: one of them has all that needs the real engine, so that it starts once."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneEngine(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            needs_engine = "[vllm" in nodeid or nodeid.startswith(REAL_ENGINE)
+            return "vllm" if needs_engine and not nodeid.startswith(NO_ENGINE) else nodeid
+
+    return OneEngine(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
