@@ -15,12 +15,13 @@ from server.admission.fair_queue import FairQueue
 from server.admission.redis_store import RedisStore
 from server.admission.store import make_limit_store
 from server.clock import Clock
+from server.context import Tenant
 from server.engine.base import Engine
-from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError
+from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError, RateLimitError
 from server.generation import Generator
 from server.metrics.collectors import AdmissionFigures
 from server.metrics.recorder import Recorder
-from server.models import ModelTable
+from server.models import ModelTable, ServedModel
 from server.record import GenerationRecord
 from server.schemas.library import SchemaLibrary
 from server.settings import Settings
@@ -105,6 +106,14 @@ class Gateway:
         self.check_ready()
         assert self._generator is not None
         return self._generator
+
+    def precheck(self, tenant: Tenant, model: ServedModel, headers: dict[str, str]) -> None:
+        """Raise the `RateLimitError` that any prompt of `tenant` would meet now; `headers` say more of it then."""
+        try:
+            self.admission.precheck(tenant, model)
+        except RateLimitError:
+            headers.update(self.admission.headers(tenant))
+            raise
 
     def check_ready(self) -> None:
         """Raise the `OverloadedError` that says why no request can be taken now; return when one can."""

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.context import RequestContext
-from server.errors import RateLimitError
 from server.generation import Generation
 from server.protocol import chat
 from server.protocol.decoding import unknown_fields
@@ -41,11 +40,7 @@ async def create_chat_completion(request: Request) -> Response:
     request.state.model = model.name
     wanted, ignored = apply_sampling_rule(wanted, model.settings.sampling)
     generator = gateway.generator()
-    try:
-        gateway.admission.precheck(context.tenant, model)
-    except RateLimitError:
-        request.state.headers.update(gateway.admission.headers(context.tenant))
-        raise
+    gateway.precheck(context.tenant, model, request.state.headers)
 
     async def begin() -> tuple[Generation, ChatShape]:
         schemas = await schemas_of(wanted, len(body), gateway.schemas)

@@ -229,6 +229,16 @@ def wait_for(look: Callable[[], Any], is_there: Callable[[Any], Any] = bool, tim
     return found
 
 
+@contextmanager
+def open_house(script: list[Any], **settings: Any) -> Iterator[House]:
+    """A house for the length of a block."""
+    house = House(script, **settings)
+    try:
+        yield house
+    finally:
+        house.stop()
+
+
 def make_house(script: list[Any], redis: RedisServer | None, **settings: Any) -> Iterator[House]:
     """A house of the caller's own, to be made a fixture."""
     with pytest.MonkeyPatch.context() as patch:

@@ -7,13 +7,12 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.wire.customers import END, NANO, House, ledger_rows, wait_for
+from tests.wire.customers import END, NANO, House, ledger_rows, open_house, wait_for
 from tests.wire.row_checks import check_row
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
@@ -35,24 +34,15 @@ SCRIPT = [
 both_ways = pytest.mark.parametrize("stream", [False, True])
 
 
-@contextmanager
-def open_house(**settings: Any) -> Iterator[House]:
-    house = House(SCRIPT, **settings)
-    try:
-        yield house
-    finally:
-        house.stop()
-
-
 @pytest.fixture(scope="module")
 def house() -> Iterator[House]:
-    with open_house() as house:
+    with open_house(SCRIPT) as house:
         yield house
 
 
 @pytest.fixture
 def one_seat() -> Iterator[House]:
-    with open_house(seats=1) as house:
+    with open_house(SCRIPT, seats=1) as house:
         yield house
 
 
@@ -121,7 +111,7 @@ def test_a_client_that_leaves_before_it_has_sent_all(house: House, stream: bool)
 
 @both_ways
 def test_a_client_that_leaves_while_its_prompt_is_rendered(stream: bool) -> None:
-    with open_house() as house:
+    with open_house(SCRIPT) as house:
         generator, begun = house.gateway.gateway.generator(), threading.Event()
 
         async def prepare(job: Any) -> Any:
@@ -149,7 +139,7 @@ def test_a_client_that_leaves_the_queue(one_seat: House, stream: bool) -> None:
 
 @both_ways
 def test_waiting_for_too_long(stream: bool) -> None:
-    with open_house(seats=1, admission={"queue_timeout_s": 0.2}) as house:
+    with open_house(SCRIPT, seats=1, admission={"queue_timeout_s": 0.2}) as house:
         first, customer = house.tenant(), house.tenant()
         with first.stream("hold"):
             answer = customer.chat(stream=stream)
@@ -161,7 +151,7 @@ def test_waiting_for_too_long(stream: bool) -> None:
 @both_ways
 @pytest.mark.parametrize("text", ["silent", "hold"])
 def test_taking_too_long(text: str, stream: bool) -> None:
-    with open_house(admission={"request_timeout_s": 0.4}) as house:
+    with open_house(SCRIPT, admission={"request_timeout_s": 0.4}) as house:
         customer = house.tenant()
         answer = customer.chat(text, stream=stream)
 
@@ -196,7 +186,7 @@ def test_an_error_of_the_engine(house: House, text: str, n: int, stream: bool) -
 @pytest.mark.parametrize("text", ["die at once", "die"])
 def test_the_end_of_the_engine(text: str, stream: bool) -> None:
     """It takes everything with it that runs; what comes later is refused. All of it has its row."""
-    with open_house() as house:
+    with open_house(SCRIPT) as house:
         other, customer, later = house.tenant(), house.tenant(), house.tenant()
         with other.stream("hold"):
             answer = customer.chat(text, stream=stream)
@@ -212,7 +202,7 @@ def test_the_end_of_the_engine(text: str, stream: bool) -> None:
 @both_ways
 def test_the_end_of_the_gateway(stream: bool) -> None:
     """What does not end in time is ended; what comes meanwhile is refused."""
-    with open_house(http={"drain_timeout_s": 0}) as house:
+    with open_house(SCRIPT, http={"drain_timeout_s": 0}) as house:
         running, refused = house.tenant(), house.tenant()
         with running.connection("hold", stream=stream):
             wait_for(lambda: [entry["num_generated_tokens"] for entry in running.at_engine()] == [5])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.wire.customers import END, Customer, House, wait_for
+from tests.wire.customers import END, Customer, House, open_house, wait_for
 
 SCRIPT = [
     {"when": {"contains": "hold"}, "reply": [{"text": "a"}, "hang"]},
@@ -19,18 +17,9 @@ SCRIPT = [
 both_ways = pytest.mark.parametrize("stream", [False, True])
 
 
-@contextmanager
-def open_house(**settings: Any) -> Iterator[House]:
-    house = House(SCRIPT, **settings)
-    try:
-        yield house
-    finally:
-        house.stop()
-
-
 @pytest.fixture(scope="module")
 def house() -> Iterator[House]:
-    with open_house() as house:
+    with open_house(SCRIPT) as house:
         yield house
 
 
@@ -90,7 +79,7 @@ def test_a_budget_that_ends_an_answer_and_then_begins_none(house: House, kind: s
 @both_ways
 def test_a_full_queue_and_a_wait_that_was_too_long(stream: bool) -> None:
     settings = {"max_queued_per_tenant": 1, "max_queued": 8, "queue_timeout_s": 0.3}
-    with open_house(seats=1, admission=settings) as house:
+    with open_house(SCRIPT, seats=1, admission=settings) as house:
         first, customer, queue = house.tenant(), house.tenant(), house.gateway.gateway.queue
         with first.stream("hold"):
             with customer.connection(stream=stream):
