@@ -12,6 +12,7 @@
     ├── MethodNotAllowedError        405  the path exists, the method does not
     ├── BodyTooLargeError            413  more bytes than `http.max_body_bytes`
     ├── ConflictError                409  the object is not in a state for this
+    ├── MediaError                   422  an image that can't be fetched, or is none that can be decoded; `param` is its part
     ├── HeadersTooLargeError         431  URL and headers are larger than the gateway reads
     ├── RateLimitError               429  the tenant has reached one of its limits; `retry_after_s` says when there is room
     │   └── InsufficientQuotaError   429  the tenant's budget is spent
@@ -82,6 +83,16 @@ class ExceedsLimitError(InvalidRequestError):
     """The prompt is larger than one of the tenant's limits has room for, ever; the message has both numbers."""
 
     code = "request_exceeds_limit"
+
+
+class MediaError(GatewayError):
+    """An image that can't be fetched, or is none that can be decoded. `param` is its part, as in `messages[0].content[1]`."""
+
+    status = 422
+    type = "invalid_request_error"
+    code = "invalid_image"
+    log_level = logging.INFO
+    outcome = "invalid"
 
 
 class AuthenticationError(GatewayError):

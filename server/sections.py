@@ -7,43 +7,17 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, field_validator
 
 from server.context import Budget, Limits, Tenant
+from server.media_sections import TenantMediaSettings
+from server.setting_types import Count, Name, Secret, Section, Usd
 
 NANO_PER_USD = 1_000_000_000
-
-
-def _no_switch(value: Any) -> Any:
-    """YAML's `yes` and `on` are no numbers, though Python takes them for 1."""
-    if isinstance(value, bool):
-        raise ValueError("is a switch, not a number")
-    return value
-
-
 MEMORY_URL = "memory://"
-
-
-def _long_enough(key: SecretStr) -> SecretStr:
-    if len(key.get_secret_value()) < 16:
-        raise ValueError("is shorter than 16 characters; a key that can be guessed protects nothing")
-    return key
-
-
-Secret = Annotated[SecretStr, AfterValidator(_long_enough)]
-Count = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(_no_switch)]
-Usd = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=9, allow_inf_nan=False), BeforeValidator(_no_switch)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""Of a tenant or a cache group: what can stand in a label, a path and a log line."""
-
-
-class Section(BaseModel):
-    """A group of settings; unknown names are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class HttpSettings(Section):
@@ -133,13 +107,6 @@ class BudgetSettings(Section):
     usd_per_month: Usd | None = None
 
 
-class MediaSettings(Section):
-    """What images one tenant may send."""
-
-    max_images: int | None = Field(default=None, ge=0)
-    remote_urls: Literal["allow", "deny"] = "deny"
-
-
 class TenantSettings(Section):
     """One tenant, by name. Unset `models`: all. Unset `cache_group`: its prefix cache is shared with nobody."""
 
@@ -148,7 +115,7 @@ class TenantSettings(Section):
     limits: LimitSettings = LimitSettings()
     budget: BudgetSettings = BudgetSettings()
     cache_group: Name | None = None
-    media: MediaSettings = MediaSettings()
+    media: TenantMediaSettings = TenantMediaSettings()
     suspended: bool = False
 
     def tenant(self, name: str) -> Tenant:
@@ -166,6 +133,7 @@ class TenantSettings(Section):
                 nano_usd_per_day=None if budget.usd_per_day is None else int(budget.usd_per_day * NANO_PER_USD),
                 nano_usd_per_month=None if budget.usd_per_month is None else int(budget.usd_per_month * NANO_PER_USD),
             ),
+            media=self.media.limits(),
             suspended=self.suspended,
         )
 

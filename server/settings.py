@@ -18,6 +18,7 @@ from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
+from server.media_sections import MediaSettings
 from server.sections import (
     AdmissionSettings,
     EngineSettings,
@@ -25,11 +26,11 @@ from server.sections import (
     LogSettings,
     MetricsSettings,
     ModelSettings,
-    Name,
     StorageSettings,
     TenancySettings,
     TenantSettings,
 )
+from server.setting_types import Name
 
 PREFIX = "K3GW_"
 SECRETS = frozenset({
@@ -58,6 +59,7 @@ class Settings(BaseSettings):
     tenants: dict[Name, TenantSettings] = {}
     tenancy: TenancySettings = TenancySettings()
     admission: AdmissionSettings = AdmissionSettings()
+    media: MediaSettings = MediaSettings()
     storage: StorageSettings = StorageSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()

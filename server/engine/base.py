@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from server.images import ImageRule, PlacedImage
 from server.vocabulary.base import Vocabulary
 
 EngineFinish = Literal["stop", "length", "abort"]
@@ -24,16 +25,16 @@ EngineFinish = Literal["stop", "length", "abort"]
 class ModelFacts:
     """What the gateway must know of the loaded model.
 
-    `context_length`: tokens of prompt and answer together. `seats`: requests that run at once. `modalities`: of the input.
-    `end_token_ids`: tokens that end an answer. `default_sampling`: the model's own defaults (`generation_config.json`), under
-    the names of `Sampling`'s fields. `answer_bounds`: what a small model must be held to where a request leaves it open, or it
-    would never come to an end, under the names of `server.grammar.base.Bounds`' fields.
+    `context_length`: tokens of prompt and answer together. `seats`: requests that run at once. `end_token_ids`: tokens that end
+    an answer. `image_rule`: how many tokens an image takes; None where the model sees none. `default_sampling`: the model's own
+    defaults (`generation_config.json`), under the names of `Sampling`'s fields. `answer_bounds`: what a small model must be held
+    to where a request leaves it open, or it would never come to an end, under the names of `server.grammar.base.Bounds`' fields.
     """
 
     context_length: int
     seats: int
     end_token_ids: tuple[int, ...]
-    modalities: frozenset[str] = frozenset({"text"})
+    image_rule: ImageRule | None = None
     default_sampling: Mapping[str, float | int] = field(default_factory=dict)
     answer_bounds: Mapping[str, int] = field(default_factory=dict)
 
@@ -62,16 +63,6 @@ class Sampling:
 
 
 @dataclass(slots=True, frozen=True)
-class Media:
-    """One image of a prompt: decoded pixels, their content hash, and the original size in pixels."""
-
-    content: Any
-    content_hash: str
-    width: int
-    height: int
-
-
-@dataclass(slots=True, frozen=True)
 class EngineHints:
     """Facts for engines that choose replies by them (the scripted one); the real engine ignores them.
 
@@ -95,9 +86,10 @@ class EngineRequest:
     """One generation.
 
     `request_id` is unique among running requests. `token_ids`, shape (num_prompt_tokens,), is the whole prompt. `cache_salt` is
-    never empty: an empty salt would mean the shared prefix cache. `priority`: lower runs first. `grammar`: a structural tag as
-    JSON. `reasoning_ended`: whether the grammar holds from the first token (True) or only after the reasoning (False); None
-    without a grammar. `hints` never change what a real engine generates.
+    never empty: an empty salt would mean the shared prefix cache. `priority`: lower runs first. `media`: the prompt's images, in
+    order; the tokens of each are in `token_ids` already. `grammar`: a structural tag as JSON. `reasoning_ended`: whether the
+    grammar holds from the first token (True) or only after the reasoning (False); None without a grammar. `hints` never change
+    what a real engine generates.
     """
 
     request_id: str
@@ -105,7 +97,7 @@ class EngineRequest:
     sampling: Sampling
     cache_salt: str
     priority: int = 0
-    media: tuple[Media, ...] = ()
+    media: tuple[PlacedImage, ...] = ()
     grammar: str | None = None
     reasoning_ended: bool | None = None
     hints: EngineHints = EngineHints()
@@ -198,7 +190,8 @@ class Engine(Protocol):
         """Deltas of one generation, as they are made.
 
         Closing or cancelling the generator aborts the request and frees its seat within one engine step.
-        Raises, at the first `__anext__`: `InvalidRequestError` for what the engine refuses. Raises at any time: `EngineError`
+        Raises, at the first `__anext__`: `InvalidRequestError` for what the engine refuses, `MediaError` for an image that can't
+        be decoded after all. Raises at any time: `EngineError`
         when this request failed, `EngineDeadError` when the engine is gone.
         """
         ...

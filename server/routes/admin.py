@@ -20,7 +20,8 @@ from server.gateway import Gateway
 from server.quoting import shown
 from server.routes.admin_store import body_of, changing, database_of, invalid, query_of, reading, registry_of
 from server.routes.gateway import gateway_of
-from server.sections import Name, TenantSettings
+from server.sections import TenantSettings
+from server.setting_types import Name
 from server.tenancy.rows import Changes, TenantInfo
 from server.usage.report import BY, UsageLine, report
 

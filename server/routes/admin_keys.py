@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from server.durations import seconds_of
 from server.routes.admin_store import body_of, changing, query_of, reading, registry_of
 from server.routes.gateway import gateway_of
-from server.sections import Section
+from server.setting_types import Section
 from server.tenancy.registry import MAX_LIFETIME_S
 from server.tenancy.rows import KeyInfo
 

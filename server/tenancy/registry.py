@@ -19,7 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from server.clock import Clock
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.quoting import shown
-from server.sections import Name, TenantSettings
+from server.sections import TenantSettings
+from server.setting_types import Name
 from server.store.database import Database
 from server.store.tables import api_keys, tenants, values
 from server.tenancy.keys import OPEN_TENANT, digest_of, new_key

@@ -12,7 +12,8 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from server.quoting import cut, shown
-from server.sections import Name, TenantSettings
+from server.sections import TenantSettings
+from server.setting_types import Name
 from server.tenancy.marked_yaml import MarkedYaml
 
 NAME: Final[TypeAdapter[str]] = TypeAdapter(Name)

@@ -252,7 +252,6 @@ async def test_facts_are_sane(client: Client) -> None:
     assert facts.seats >= 1
     assert facts.end_token_ids
     assert vocabulary.control_ids >= set(facts.end_token_ids)
-    assert "text" in facts.modalities
     assert facts is client.engine.facts
 
 

@@ -23,6 +23,7 @@ from server.engine.scripted.rules import Script
 from server.engine.scripted.run import Cut, Run, Seats
 from server.engine.scripted.timer import LoopTimer, Timer
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
+from server.images import ImageRule
 from server.vocabulary.base import Vocabulary
 
 _END_TOKENS = ("<|end_of_msg|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>", "[EOS]")
@@ -48,9 +49,9 @@ class ScriptedEngine:
         self._vocabulary = vocabulary
         self._script = script or Script()
         self._image_token_id = vocabulary.control.get("<|media_begin|>")
-        modalities = {"text"} if self._image_token_id is None else {"text", "image"}
+        image_rule = None if self._image_token_id is None else ImageRule()
         end_token_ids = end_token_ids or _usual_end_token_ids(vocabulary)
-        self._facts = ModelFacts(context_length, seats, end_token_ids, frozenset(modalities))
+        self._facts = ModelFacts(context_length, seats, end_token_ids, image_rule)
         self._timer = timer or LoopTimer()
         self._runs: dict[str, Run] = {}
         self._seats = Seats(seats)
@@ -184,7 +185,7 @@ class ScriptedEngine:
         self._count_runs()
         matched = self._script.rule_for(request.hints)
         entry.rule, rule = matched or (None, polite_rule(request, self._vocabulary))
-        image_hashes = [media.content_hash for media in request.media]
+        image_hashes = [placed.image.content_hash for placed in request.media]
         sequence = CachedSequence(self._cache, request.cache_salt, image_hashes, self._image_token_id)
         if run.seated:
             num_found = sequence.prefill(request.token_ids)

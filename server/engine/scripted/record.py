@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from server.engine.base import EngineRequest
+from server.images import PlacedImage
 
 MAX_ENTRIES = 1000
 MAX_TOKENS = 8_000_000
@@ -83,7 +84,13 @@ def _facts(request: EngineRequest) -> dict[str, Any]:
         "priority": request.priority,
         "grammar": request.grammar,
         "reasoning_ended": request.reasoning_ended,
-        "media": [{"content_hash": image.content_hash, "width": image.width, "height": image.height} for image in request.media],
+        "media": [_media(placed) for placed in request.media],
         "sampling": sampling,
         "hints": hints,
     }
+
+
+def _media(placed: PlacedImage) -> dict[str, Any]:
+    image = placed.image
+    facts = {"content_hash": image.content_hash, "width": image.width, "height": image.height}
+    return {**facts, "start": placed.start, "num_tokens": placed.num_tokens}

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from server.engine.base import EngineHints, EngineStats, Media, Speculation
+from server.engine.base import EngineHints, EngineStats, Speculation
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.polite import ANSWER, REASONING
 from server.errors import ContextLengthError, InvalidRequestError
+from server.images import Image, Pixels, PlacedImage
 from server.vocabulary.byte import ByteVocabulary
 
 Staged = Callable[..., Any]
@@ -78,7 +79,7 @@ async def test_a_vocabulary_without_k3s_structure_gets_plain_text() -> None:
 
     engine = ScriptedEngine(Plain())
     assert (300,) == engine.facts.end_token_ids
-    assert frozenset({"text"}) == engine.facts.modalities
+    assert engine.facts.image_rule is None
 
 
 def test_a_vocabulary_without_any_end_token_is_refused() -> None:
@@ -144,14 +145,18 @@ async def test_speculation_counts_steps(staged: Staged) -> None:
 
 async def test_a_request_and_its_end_are_recorded(staged: Staged) -> None:
     stage = staged([{"reply": [{"text": "abc"}]}])
-    image = Media(content=object(), content_hash="cafe", width=3, height=2)
+
+    async def no_pixels() -> Pixels:
+        raise NotImplementedError
+
+    image = PlacedImage(Image(3, 2, "cafe", no_pixels), start=0, num_tokens=2)
     sampling = {"max_tokens": 2, "logit_bias": {5: 1.5}, "stop_token_ids": (7,)}
     await stage.ask("hi", priority=4, grammar="{}", reasoning_ended=True, media=(image,), sampling=sampling, hints=named("hi"))
     (entry,) = json.loads(json.dumps(stage.engine.recorded()))["requests"]
     assert ([104, 105], "salt", 4, "{}", True) == tuple(
         entry[key] for key in ("token_ids", "cache_salt", "priority", "grammar", "reasoning_ended")
     )
-    assert [{"content_hash": "cafe", "width": 3, "height": 2}] == entry["media"]
+    assert [{"content_hash": "cafe", "width": 3, "height": 2, "start": 0, "num_tokens": 2}] == entry["media"]
     assert (2, {"5": 1.5}, [7]) == tuple(entry["sampling"][key] for key in ("max_tokens", "logit_bias", "stop_token_ids"))
     assert ("length", 2, 0) == tuple(entry[key] for key in ("end", "num_generated_tokens", "rule"))
     facts = {"tenant": "", "model": "", "last_user_text": "hi", "last_role": "", "last_text": "", "num_tool_results": 0}

@@ -1,0 +1,55 @@
+"""Bytes that came with a request and are too many to carry through the event loop: kept in a file without a name.
+
+Role: what a body's images, and fetched ones, are kept in until they are decoded in another process, which is handed the file.
+Invariant: nothing here is written to a disk where the system has memory files; what is closed, or forgotten, is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import BinaryIO
+
+
+class PayloadFile:
+    """A growing file in memory. Closed by `close`, or when nothing refers to it any more."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO = _memory_file()
+        self.num_bytes = 0
+
+    def fileno(self) -> int:
+        """The descriptor. Raises `ValueError` where the file is closed."""
+        return self._file.fileno()
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        """Write `data` behind what is there."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.fileno(), view) :]
+        self.num_bytes += len(data)
+
+    def close(self) -> None:
+        """Give the memory back. May be called twice."""
+        self._file.close()
+
+
+@dataclass(slots=True, frozen=True)
+class Payload:
+    """`num_bytes` bytes of `file` from `offset` on. `is_base64`: they are the text of bytes, not the bytes."""
+
+    file: PayloadFile
+    offset: int
+    num_bytes: int
+    is_base64: bool = False
+
+    def read(self) -> bytes:
+        """All of it, as it is stored."""
+        return os.pread(self.file.fileno(), self.num_bytes, self.offset)
+
+
+def _memory_file() -> BinaryIO:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("payload", os.MFD_CLOEXEC), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)
