@@ -17,6 +17,7 @@ from server.clock import Clock, SystemClock
 from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
 from server.lifespan import OpenEngine, lifespan_of
+from server.media.fetch import Resolve
 from server.middleware.authentication import AuthenticationMiddleware
 from server.middleware.body_limit import BodyLimitMiddleware
 from server.middleware.edge import EdgeMiddleware
@@ -27,13 +28,16 @@ from server.routes import admin, admin_keys, chat, debug, health, metrics, model
 from server.settings import Settings
 
 
-def create_app(settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, open_engine: OpenEngine, *, clock: Clock | None = None, resolve: Resolve | None = None
+) -> FastAPI:
     """A gateway that serves once its store is reached and `open_engine` has returned; it answers `/health` and 503 until then.
 
-    The running parts are in `app.state.gateway`. Raises `StoreError` for a URL that is no store's.
+    The running parts are in `app.state.gateway`. `resolve`: how the names of image hosts become addresses; left out, as the
+    system does it. Raises `StoreError` for a URL that is no store's.
     """
     clock = clock or SystemClock()
-    gateway = Gateway(settings, clock)
+    gateway = Gateway(settings, clock, resolve)
     wrong_keys = WrongKeys(clock)
     app = FastAPI(
         title="k3-gateway",

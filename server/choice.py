@@ -20,8 +20,9 @@ from server.admission.place import Place
 from server.admission.ticket import Ticket
 from server.calls import CallFault, CallGate
 from server.clock import Clock
+from server.context import Tenant
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
-from server.errors import EngineDeadError, EngineError, InvalidRequestError, InvalidToolCallError
+from server.errors import EngineDeadError, EngineError, InvalidRequestError, InvalidToolCallError, MediaError
 from server.events import ContentDelta, FinishReason
 from server.grammar.base import Grammar, Shape
 from server.job import Job, Output
@@ -60,7 +61,7 @@ class Pipeline(Protocol):
     clock: Clock
     parsers: dict[str, ParserFactory]
 
-    def cache_salt(self, job: Job) -> str: ...
+    def cache_salt(self, tenant: Tenant) -> str: ...
     def engine_id(self, job: Job) -> str: ...
     async def grammar_of(self, job: Job, shape: Shape) -> Grammar | None: ...
 
@@ -99,8 +100,7 @@ class Choice:
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
-        record, now = self._record, self._pipeline.clock.monotonic_s
-        request = self._request()
+        record, now, request = self._record, self._pipeline.clock.monotonic_s, self._request()
         place, ticket = self._place, self._ticket
         first_s = last_s = 0.0
         num_tokens = 0
@@ -131,7 +131,7 @@ class Choice:
                         if self._gate.fault is not None:
                             break
                 request = await self._request_again()
-        except InvalidRequestError:
+        except (InvalidRequestError, MediaError):
             self._refused()
             raise
         except asyncio.CancelledError as error:
@@ -208,7 +208,8 @@ class Choice:
             request_id=self._pipeline.engine_id(job),
             token_ids=plan.prompt.token_ids,
             sampling=sampling,
-            cache_salt=self._pipeline.cache_salt(job),
+            cache_salt=self._pipeline.cache_salt(job.context.tenant),
+            media=plan.prompt.images,
             grammar=grammar.structural_tag if grammar else None,
             reasoning_ended=True if grammar else None,
             hints=hints,

@@ -19,6 +19,8 @@ from server.context import Tenant
 from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError, RateLimitError
 from server.generation import Generator
+from server.media.fetch import Resolve
+from server.media.loader import MediaLoader
 from server.metrics.collectors import AdmissionFigures
 from server.metrics.recorder import Recorder
 from server.models import ModelTable, ServedModel
@@ -36,10 +38,10 @@ class Gateway:
 
     Raises `StoreError` for a URL that is no store's. `engine` is None until it is up. `on_ready` is called when store and engine
     are, `on_failure` when the engine is gone for good. `on_drained` is called when a gateway that is to stop has nothing more
-    under way. `background`: what else runs as long as it.
+    under way. `background`: what else runs as long as it. `resolve`: how the names of image hosts become addresses.
     """
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, resolve: Resolve | None = None) -> None:
         self.settings = settings
         self.clock = clock
         self.storage = Storage(settings, clock)
@@ -50,6 +52,7 @@ class Gateway:
         self.schemas = SchemaLibrary()
         self.recorder = Recorder()
         self.recorder.watch_admission(self._figures)
+        self.media = MediaLoader(settings.media, clock, self.recorder.image, resolve)
         self.opened = asyncio.Event()
         self.engine: Engine | None = None
         self.queue: FairQueue | None = None

@@ -18,22 +18,23 @@ from typing import Final, Protocol
 
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
-from server.admission.limits import NOTHING, Estimate, Usage, context_room
+from server.admission.limits import NOTHING, Estimate, Usage
 from server.choice import Allowance, Choice, Plan
 from server.clock import Clock
 from server.context import Tenant
 from server.engine.base import Engine, Sampling
-from server.errors import ContextLengthError, EngineError, GatewayError, InternalError, InvalidRequestError
+from server.errors import EngineError, GatewayError, InternalError, InvalidRequestError
 from server.grammar.base import Bounds, Grammar, Shape
 from server.grammar.factory import GrammarFactory
 from server.job import Job, Output
+from server.models import ServedModel
 from server.parsers.factory import ParserFactory
 from server.parsers.stop import StopStrings
 from server.prompts.base import Prompt
 from server.prompts.factory import make_format
 from server.record import GenerationRecord
+from server.room import check_all_choices, room_for
 
-MIN_TOKENS_OF_ALL_CHOICES: Final = 262_144
 PREFIX_TOKENS: Final = 256
 """Prompts that begin with the same tokens, so many, may find each other's in the prefix cache."""
 
@@ -70,18 +71,24 @@ class Generator:
         self._salt_of = salt_of
         self._serial = itertools.count(1)
         self._formats = {
-            name: make_format(name, engine.vocabulary, engine.render_chat, engine.facts.context_length) for name in formats
+            name: make_format(name, engine.vocabulary, engine.render_chat, engine.facts.context_length, engine.facts.image_rule)
+            for name in formats
         }
         self.parsers = {name: ParserFactory(name, engine.vocabulary) for name in self._formats}
         bounds = Bounds(**engine.facts.answer_bounds)
         self._grammars = {name: GrammarFactory(name, engine.vocabulary, bounds) for name in self._formats}
 
+    def check_takes_images(self, model: ServedModel, param: str) -> None:
+        """Raise `InvalidRequestError` where `model` sees no images; `param` is the first one's part."""
+        if self.engine.facts.image_rule is None or model.format == "plain":
+            raise InvalidRequestError(f"`{param}` is an image, and `{model.name}` takes text only: send text", param=param)
+
     async def prepare(self, job: Job) -> Generation:
         """Render and check; nothing has reached the engine yet. Raises `InvalidRequestError`."""
         prompt = await self._formats[job.model.format].render(job.conversation)
         facts = self.engine.facts
-        room = _room(job, len(prompt.token_ids), facts.context_length)
-        _check_all_choices(job.num_choices, len(prompt.token_ids), facts.context_length)
+        room = room_for(job, len(prompt.token_ids), facts.context_length)
+        check_all_choices(job.num_choices, len(prompt.token_ids), facts.context_length)
         bias = job.sampling.get("logit_bias") or {}
         if unknown := [token_id for token_id in bias if token_id >= self.engine.vocabulary.size]:
             size = self.engine.vocabulary.size
@@ -98,9 +105,9 @@ class Generator:
             return None
         return await self._grammars[job.model.format].grammar(shape, job.context.tenant.name)
 
-    def cache_salt(self, job: Job) -> str:
+    def cache_salt(self, tenant: Tenant) -> str:
         """Of the tenant's cache group, never empty."""
-        return self._salt_of(job.context.tenant)
+        return self._salt_of(tenant)
 
     def calendar_ms(self, moment_s: float) -> int:
         """A moment of the monotonic clock in milliseconds since 1970."""
@@ -109,19 +116,6 @@ class Generator:
     def engine_id(self, job: Job) -> str:
         """A new id for one engine request. The client may have chosen the request id, and may send it twice at once."""
         return f"{job.context.tenant.name}:{job.context.request_id}:{next(self._serial)}"
-
-
-def _room(job: Job, num_tokens: int, context_length: int) -> int:
-    """How many tokens an answer may have, by the model's context and by what the tenant may use of it."""
-    of_tenant = context_room(job.context.tenant, num_tokens)
-    room = context_length - num_tokens
-    if room < 1:
-        raise ContextLengthError(
-            f"the prompt has {num_tokens} tokens, the context of `{job.model.name}` has {context_length}; the answer needs one "
-            "at least; shorten the conversation",
-            param="messages",
-        )
-    return room if of_tenant is None else min(room, of_tenant)
 
 
 def _shape(job: Job, prompt: Prompt) -> Shape:
@@ -138,17 +132,6 @@ def _shape(job: Job, prompt: Prompt) -> Shape:
         response_format=None if prompt.is_continued else conversation.response_format,
         strict_only=job.model.settings.grammar == "strict",
     )
-
-
-def _check_all_choices(num_choices: int, num_tokens: int, context_length: int) -> None:
-    """The engine is given the prompt once for each choice: bounds the work of one request, and what it holds."""
-    most = max(context_length, MIN_TOKENS_OF_ALL_CHOICES)
-    if num_choices > 1 and num_choices * num_tokens > most:
-        raise InvalidRequestError(
-            f"`n` is `{num_choices}` and the prompt has {num_tokens} tokens, together {num_choices * num_tokens}; at most {most} "
-            "are allowed: ask for fewer choices, or send several requests",
-            param="n",
-        )
 
 
 class Generation:
@@ -170,6 +153,8 @@ class Generation:
             arrived_unix_ms=generator.calendar_ms(job.arrived_s),
             key_id=job.context.key_id,
             num_prompt_tokens=len(prompt.token_ids) - prompt.num_stub_tokens,
+            num_images=len(prompt.images),
+            num_image_tokens=sum(placed.num_tokens for placed in prompt.images),
         )
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
@@ -197,6 +182,7 @@ class Generation:
             record.cost_nano_usd = usage.cost_nano_usd
             if allowance is not None:
                 allowance.end(usage)
+            self._plan.job.on_end()
             generator.sink.ended(record)
 
     async def _allowance(self) -> Allowance:
@@ -229,8 +215,12 @@ class Generation:
 
     def _prefix_key(self) -> bytes:
         """The same for prompts of one cache group that begin alike."""
-        begin = array("I", self._plan.prompt.token_ids[:PREFIX_TOKENS]).tobytes()
-        return hashlib.blake2b(begin, key=self._generator.cache_salt(self._plan.job).encode(), digest_size=8).digest()
+        prompt, salt = self._plan.prompt, self._generator.cache_salt(self._plan.job.context.tenant)
+        digest = hashlib.blake2b(array("I", prompt.token_ids[:PREFIX_TOKENS]).tobytes(), key=salt.encode(), digest_size=8)
+        for placed in prompt.images:
+            if placed.start < PREFIX_TOKENS:  # images of one size have the same tokens
+                digest.update(placed.image.content_hash.encode())
+        return digest.digest()
 
     def _usage(self) -> Usage:
         """The engine's own counts, and what they cost."""

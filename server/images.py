@@ -82,7 +82,7 @@ class ImageRule:
 
     @classmethod
     def of_checkpoint(cls, config: dict[str, Any]) -> ImageRule:
-        """The rule in a checkpoint's `media_proc_cfg`. Raises `KeyError`, `TypeError` and `ValueError` where there is none."""
+        """The rule in a checkpoint's `media_proc_cfg`. Raises `LookupError`, `TypeError` and `ValueError` where there is none."""
         merge = config["merge_kernel_size"]
         fixed = config.get("fixed_output_tokens")
         return cls(

@@ -5,7 +5,7 @@ Must not: know any API's wire shape; `Conversation` and `DeclaredTools` hold wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ class Job:
     `tools` are all that the conversation declares; `placed_tools` the same as they were sent, each with its path in the request;
     `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have; `answer_schema`: what its
     text is to fit. `service_class`: among the tenant's own requests, lower ones go first. `hints`: for engines that choose
-    replies by them, without what only the pipeline knows.
+    replies by them, without what only the pipeline knows. `on_end`: called once nobody needs the conversation's images any more.
     """
 
     context: RequestContext
@@ -45,6 +45,7 @@ class Job:
     max_calls: int | None = None
     service_class: int = 1
     hints: EngineHints = field(default_factory=EngineHints)
+    on_end: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)

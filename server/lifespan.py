@@ -35,7 +35,8 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with asyncio.TaskGroup() as tasks:
             stores = [tasks.create_task(_run_storage(gateway))]
-            others = [tasks.create_task(_run_beside(gateway, work)) for work in (lambda: _drain(gateway), *gateway.background)]
+            works = (lambda: _drain(gateway), gateway.media.run, *gateway.background)
+            others = [tasks.create_task(_run_beside(gateway, work)) for work in works]
             if isinstance(gateway.limits, RedisStore):
                 stores.append(tasks.create_task(_run_beside(gateway, gateway.limits.run)))
                 others.append(tasks.create_task(_run_beside(gateway, lambda: _share_service(gateway))))

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from dataclasses import dataclass
-from typing import BinaryIO
 
 
 class PayloadFile:
     """A growing file in memory. Closed by `close`, or when nothing refers to it any more."""
 
     def __init__(self) -> None:
-        self._file: BinaryIO = _memory_file()
+        self._descriptor = _memory_file()
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         self.num_bytes = 0
 
     def fileno(self) -> int:
-        """The descriptor. Raises `ValueError` where the file is closed."""
-        return self._file.fileno()
+        """The descriptor. Raises `ValueError` where the file is closed: its number may be another file's by now."""
+        if not self._close.alive:
+            raise ValueError("the file is closed")
+        return self._descriptor
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
         """Write `data` behind what is there."""
@@ -32,7 +35,7 @@ class PayloadFile:
 
     def close(self) -> None:
         """Give the memory back. May be called twice."""
-        self._file.close()
+        self._close()
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,7 +52,8 @@ class Payload:
         return os.pread(self.file.fileno(), self.num_bytes, self.offset)
 
 
-def _memory_file() -> BinaryIO:
+def _memory_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("payload", os.MFD_CLOEXEC), "r+b", buffering=0)
-    return tempfile.TemporaryFile(buffering=0)
+        return os.memfd_create("payload", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())

@@ -26,7 +26,8 @@ class GenerationRecord:
     is 0. `cost_nano_usd`: in 10**-9 dollars, by the model's prices, known at the end. `outcome`: `finished`, `cancelled` (the
     client left), or an error class's outcome. `recoveries`: anomalies of the model's output that were read around, by kind.
     `choice_speeds`: of each choice with more than one token, the tokens per second after its first. `num_draft_tokens` were
-    guessed by the engine, which accepted `num_accepted_tokens` of them.
+    guessed by the engine, which accepted `num_accepted_tokens` of them. `num_image_tokens`: of the prompt's, those of its images,
+    markup included.
     """
 
     request_id: str
@@ -45,6 +46,7 @@ class GenerationRecord:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_images: int = 0
+    num_image_tokens: int = 0
     cost_nano_usd: int = 0
     queued_s: float | None = None
     admitted_s: float | None = None
@@ -92,6 +94,7 @@ class GenerationRecord:
             "queue_seconds": queue_s,
             "ttft_seconds": ttft_s,
             **(drafts if self.num_draft_tokens else {}),
+            **({"images": self.num_images} if self.num_images else {}),
         }
 
     @property

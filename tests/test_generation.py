@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from server import generation as module
+from server import room
 from server.clock import ManualClock
 from server.context import RequestContext, Tenant
 from server.engine.base import EngineDelta, EngineRequest
@@ -328,7 +329,7 @@ async def test_others_have_their_turns_between_the_choices(monkeypatch: pytest.M
 
 
 async def test_choices_of_a_long_prompt_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MIN_TOKENS_OF_ALL_CHOICES", 0)
+    monkeypatch.setattr(room, "MIN_TOKENS_OF_ALL_CHOICES", 0)
     probe = Bench(ANSWER)
     await probe.outputs()
     num_tokens = probe.record.num_input_tokens

@@ -58,6 +58,8 @@ TOOL_CALLS = Metric("tool_calls_total", "counter", "Tool calls, by what became o
 JSON_ANSWERS = Metric(
     "json_answers_total", "counter", "Answers that were to fit a schema, by what became of them.", ("tenant", "model", "outcome")
 )
+IMAGES = Metric("images_total", "counter", "Images of requests: loaded, refused by a bound or a rule, or failed.", ("outcome",))
+IMAGE_TOKENS = Metric("image_tokens_total", "counter", "Prompt tokens of images, of requests that the engine was asked.")
 RECOVERIES = Metric("parser_recoveries_total", "counter", "Anomalies of a model's output that were read around.", ("kind",))
 ENGINE_UP = Metric("engine_up", "gauge", "1 while the engine can take requests.")
 ENGINE_RUNNING = Metric("engine_running_requests", "gauge", "Requests that hold a seat in the engine.")
@@ -74,7 +76,7 @@ ENGINE_ACCEPTED = Metric("engine_spec_accepted_tokens_total", "counter", "Drafte
 
 RECORDED = (
     REQUESTS, TOKENS, REQUEST_SECONDS, QUEUE_SECONDS, TTFT_SECONDS, OUTPUT_SPEED, INFLIGHT, REJECTED, TOOL_CALLS, JSON_ANSWERS,
-    RECOVERIES,
+    RECOVERIES, IMAGES, IMAGE_TOKENS,
 )  # fmt: skip
 FROM_ADMISSION = (QUEUED, FAIR_SERVICE, BUDGET_LEFT, LEDGER_ROWS, LEDGER_PENDING, LIMITS_AWAY)
 FROM_ENGINE = (

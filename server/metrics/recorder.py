@@ -67,6 +67,8 @@ class Recorder:
             self._of(catalog.JSON_ANSWERS, *who, outcome).inc(count)
         for kind, count in record.recoveries.items():
             self._of(catalog.RECOVERIES, kind).inc(count)
+        if record.was_dispatched:
+            self._of(catalog.IMAGE_TOKENS).inc(record.num_image_tokens)
         if record.rejected_by is not None:
             self._of(catalog.REJECTED, record.tenant, record.rejected_by).inc()
         if record.queue_s is not None:
@@ -83,6 +85,10 @@ class Recorder:
         self._of(catalog.REQUESTS, record.tenant, record.model, record.api, record.outcome).inc()
         if record.rejected_by is not None:
             self._of(catalog.REJECTED, record.tenant, record.rejected_by).inc()
+
+    def image(self, outcome: str) -> None:
+        """An image was loaded, or not."""
+        self._of(catalog.IMAGES, outcome).inc()
 
     def exposition(self) -> tuple[bytes, str]:
         """The text of a scrape and its content type; vLLM's own metrics, kept in the process's default registry, come with it."""

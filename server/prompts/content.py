@@ -1,12 +1,11 @@
-"""The text of messages, and how much of it there is.
+"""The content of messages, and how much of it there is.
 
-Role: shared by the prompt formats. Invariant: what is not text is refused, never passed on: an engine might fetch
-an address in it.
+Role: shared by the prompt formats. Invariant: an address in a message is never passed on: an engine might fetch it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from server.errors import ContextLengthError, InvalidRequestError
@@ -20,19 +19,21 @@ _LONG_CHARS: Final = 30_000
 _MARKUP_CHARS: Final = 40
 
 
-def texts_of(message: Mapping[str, Any], param: str) -> Sequence[str]:
-    """The texts of a message's content, one for each part. Raises `InvalidRequestError` for parts that are not text."""
+def parts_of(message: Mapping[str, Any], param: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The parts of a message's content, each with its path; text alone is one part."""
     content = message.get("content")
-    if content is None or isinstance(content, str):
-        return (content,) if content else ()
-    texts: list[str] = []
-    for number, part in enumerate(content):
+    if isinstance(content, str):
+        yield param, {"type": "text", "text": content}
+    else:
+        for number, part in enumerate(content or ()):
+            yield f"{param}.content[{number}]", part
+
+
+def check_texts(message: Mapping[str, Any], param: str) -> None:
+    """Raise `InvalidRequestError` for parts that are not text."""
+    for path, part in parts_of(message, param):
         if part["type"] != "text":
-            raise InvalidRequestError(
-                f"`{shown(part['type'])}` parts are not supported: this model takes text only", param=f"{param}.content[{number}]"
-            )
-        texts.append(part["text"])
-    return texts
+            raise InvalidRequestError(f"`{shown(part['type'])}` parts are not supported: this model takes text only", param=path)
 
 
 def is_long(conversation: Conversation) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from server.images import ImageRule
 from server.prompts.base import PromptFormat
 from server.prompts.kimi_k3 import KimiK3Format
 from server.prompts.plain import PlainFormat, RenderChat
 from server.vocabulary.base import Vocabulary
 
 
-def make_format(name: str, vocabulary: Vocabulary, render_chat: RenderChat, context_length: int) -> PromptFormat:
-    """The format `name`, for prompts that leave room in a context. Raises `ValueError` where the vocabulary lacks the control
-    tokens that the format needs."""
+def make_format(
+    name: str, vocabulary: Vocabulary, render_chat: RenderChat, context_length: int, image_rule: ImageRule | None = None
+) -> PromptFormat:
+    """The format `name`, for prompts that leave room in a context; `image_rule` where the model sees images.
+
+    Raises `ValueError` where the vocabulary lacks the control tokens that the format needs.
+    """
     if name == "plain":
         return PlainFormat(render_chat, longest_piece=vocabulary.longest_piece, context_length=context_length)
-    return KimiK3Format(vocabulary, context_length)
+    return KimiK3Format(vocabulary, context_length, image_rule)

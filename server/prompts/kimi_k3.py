@@ -11,15 +11,18 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final
 
 from server.errors import InvalidRequestError
+from server.images import Image, ImageRule, PlacedImage
 from server.prompts.base import Conversation, Prompt
-from server.prompts.content import NUM_LONG_AT_ONCE, check_room, is_long, texts_of
+from server.prompts.content import NUM_LONG_AT_ONCE, check_room, is_long, parts_of
 from server.prompts.notes import CONSTANT_TEXTS, write_effort, write_response_format, write_tool_choice, write_tools
 from server.prompts.segments import Segment, SegmentEncoder
 from server.prompts.tool_calls import PlacedMessage, place, write_calls
-from server.prompts.xtml import CONTROL, STRUCTURAL_TEXTS, Writer
+from server.prompts.xtml import CONTROL, MEDIA_CONTROL, STRUCTURAL_TEXTS, Writer
+from server.quoting import shown
 from server.vocabulary.base import Vocabulary
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -32,13 +35,16 @@ class KimiK3Format:
     continued message (`partial`) has no stub: the prompt ends in what the client wrote, so every token counts.
     """
 
-    def __init__(self, vocabulary: Vocabulary, context_length: int = sys.maxsize) -> None:
-        """Raises `ValueError` where `vocabulary` lacks K3's control tokens."""
+    def __init__(self, vocabulary: Vocabulary, context_length: int = sys.maxsize, image_rule: ImageRule | None = None) -> None:
+        """Raises `ValueError` where `vocabulary` lacks K3's control tokens. Without `image_rule`, images are refused."""
+        control = CONTROL if image_rule is None else (*CONTROL, *MEDIA_CONTROL)
+        self._image_rule = image_rule
+        self._control = vocabulary.control
         self._longest_piece = vocabulary.longest_piece
         self._context_length = context_length
         # Not the loop's pool of threads: a client that leaves can't stop a thread, and all the same no more than these render.
         self._threads = ThreadPoolExecutor(NUM_LONG_AT_ONCE, thread_name_prefix="render")
-        self._encoder = SegmentEncoder(vocabulary, CONTROL, (*STRUCTURAL_TEXTS, *CONSTANT_TEXTS))
+        self._encoder = SegmentEncoder(vocabulary, control, (*STRUCTURAL_TEXTS, *CONSTANT_TEXTS))
         self._num_stub_tokens = {thinking: len(self._encoder.encode(_stub(thinking))) for thinking in (False, True)}
 
     async def render(self, conversation: Conversation) -> Prompt:
@@ -52,15 +58,35 @@ class KimiK3Format:
 
     def _render(self, conversation: Conversation, context_length: int = sys.maxsize) -> Prompt:
         """Raises `ContextLengthError` early where a `context_length` is given."""
-        token_ids = self._encoder.encode(segments_of(conversation), context_length)
+        writer = written(conversation, self._image_rule)
+        token_ids = self._encoder.encode(writer.segments, context_length)
+        images = self._placed(token_ids, writer.images) if writer.images else ()
         if _continues(conversation):
-            return Prompt(token_ids, is_continued=True)
-        return Prompt(token_ids, self._num_stub_tokens[conversation.thinking], in_reasoning=conversation.thinking)
+            return Prompt(token_ids, is_continued=True, images=images)
+        num_stub_tokens = self._num_stub_tokens[conversation.thinking]
+        return Prompt(token_ids, num_stub_tokens, in_reasoning=conversation.thinking, images=images)
+
+    def _placed(self, token_ids: list[int], images: list[tuple[Image, int]]) -> tuple[PlacedImage, ...]:
+        """Where the images are: nothing but an image has the tokens that begin and end one."""
+        begin, end = self._control[MEDIA_CONTROL[0]], self._control[MEDIA_CONTROL[-1]]
+        placed: list[PlacedImage] = []
+        at = 0
+        for image, num_pads in images:
+            start = token_ids.index(begin, at)
+            at = token_ids.index(end, start + num_pads) + 1
+            placed.append(PlacedImage(image, start, at - start))
+        return tuple(placed)
 
 
 def segments_of(conversation: Conversation) -> list[Segment]:
+    """What a model without images is to see. Raises `InvalidRequestError` with the path of what can't be rendered."""
+    return written(conversation).segments
+
+
+def written(conversation: Conversation, image_rule: ImageRule | None = None) -> Writer:
     """What the model is to see. Raises `InvalidRequestError` with the path of what can't be rendered."""
     writer = Writer()
+    content = _Content(writer, conversation.images, image_rule)
     if conversation.tools:
         write_tools(writer, conversation.tools, "tools")
     if conversation.thinking and conversation.effort:
@@ -68,15 +94,36 @@ def segments_of(conversation: Conversation) -> list[Segment]:
     placed = list(place(conversation.messages))
     unfinished = placed.pop() if _continues(conversation) else None
     for item in placed:
-        _write_message(writer, item, conversation.thinking)
+        _write_message(content, item, conversation.thinking)
     write_tool_choice(writer, conversation.tool_choice)
     write_response_format(writer, conversation.response_format)
     if unfinished:
-        _write_unfinished(writer, unfinished, conversation.thinking)
+        _write_unfinished(content, unfinished, conversation.thinking)
     else:
         writer.open("message", ("role", "assistant"))
         writer.segments += _stub(conversation.thinking)
-    return writer.segments
+    return writer
+
+
+@dataclass(slots=True, frozen=True)
+class _Content:
+    """Writes what messages say: a segment for each part, images wherever they stand, in every role."""
+
+    writer: Writer
+    images: Mapping[str, Image]
+    image_rule: ImageRule | None
+
+    def write(self, message: Mapping[str, Any], param: str) -> None:
+        """Raises `InvalidRequestError` for a part that is neither text nor one of the images."""
+        for path, part in parts_of(message, param):
+            if part["type"] == "text":
+                self.writer.text(part["text"])
+            elif self.image_rule is None or (image := self.images.get(path)) is None:
+                raise InvalidRequestError(
+                    f"`{shown(part['type'])}` parts are not supported: this model takes text only", param=path
+                )
+            else:
+                self.writer.image(image, self.image_rule.num_tokens(image.width, image.height))
 
 
 def _stub(thinking: bool) -> list[Segment]:
@@ -92,8 +139,8 @@ def _continues(conversation: Conversation) -> bool:
     return last.get("role") == "assistant" and last.get("partial") is True
 
 
-def _write_message(writer: Writer, item: PlacedMessage, thinking: bool) -> None:
-    message, param = item.message, item.param
+def _write_message(content: _Content, item: PlacedMessage, thinking: bool) -> None:
+    writer, message, param = content.writer, item.message, item.param
     role = "system" if message["role"] == "developer" else message["role"]
     if role not in _ROLES:
         raise InvalidRequestError(f"`{role}` is no role: use one of {', '.join(_ROLES)}", param=f"{param}.role")
@@ -107,16 +154,17 @@ def _write_message(writer: Writer, item: PlacedMessage, thinking: bool) -> None:
     if role == "assistant":
         _write_thinking(writer, message, thinking)
         writer.open("response")
-        _write_content(writer, message, param)
+        content.write(message, param)
         writer.close("response")
         write_calls(writer, message.get("tool_calls") or (), f"{param}.tool_calls")
     else:
-        _write_content(writer, message, param)
+        content.write(message, param)
     writer.close_message()
 
 
-def _write_unfinished(writer: Writer, item: PlacedMessage, thinking: bool) -> None:
+def _write_unfinished(content: _Content, item: PlacedMessage, thinking: bool) -> None:
     """The assistant message to be continued: its response channel stays open."""
+    writer = content.writer
     if item.message.get("tool_calls"):
         raise InvalidRequestError(
             "a `partial` message is continued in its text: send it without `tool_calls`", param=f"{item.param}.tool_calls"
@@ -124,7 +172,7 @@ def _write_unfinished(writer: Writer, item: PlacedMessage, thinking: bool) -> No
     _open_message(writer, "assistant", item.message)
     _write_thinking(writer, item.message, thinking)
     writer.open("response")
-    _write_content(writer, item.message, item.param)
+    content.write(item.message, item.param)
 
 
 def _open_message(writer: Writer, role: str, message: Mapping[str, Any]) -> None:
@@ -137,9 +185,3 @@ def _write_thinking(writer: Writer, message: Mapping[str, Any], thinking: bool) 
     if thinking:
         reasoning = str(message.get("reasoning_content") or message.get("reasoning") or "")
         writer.element("think", text=reasoning if reasoning.strip() else "")
-
-
-def _write_content(writer: Writer, message: Mapping[str, Any], param: str) -> None:
-    """Text of a message, a segment for each part. Raises `InvalidRequestError` for parts that are not text."""
-    for text in texts_of(message, param):
-        writer.text(text)

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from server.errors import InvalidRequestError
 from server.prompts.base import Conversation, Prompt
-from server.prompts.content import NUM_LONG_AT_ONCE, check_room, is_long, texts_of
+from server.prompts.content import NUM_LONG_AT_ONCE, check_room, check_texts, is_long
 from server.quoting import shown
 
 _OPTIONS: Final = (
@@ -59,7 +59,7 @@ class PlainFormat:
 
 def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     for index, message in enumerate(messages):
-        texts_of(message, f"messages[{index}]")
+        check_texts(message, f"messages[{index}]")
         if message.get("tools"):
             param = f"messages[{index}].tools"
             raise InvalidRequestError(f"`{param}` is set: this model takes tools in the request only", param=param)

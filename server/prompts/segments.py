@@ -16,10 +16,11 @@ from server.vocabulary.base import Vocabulary
 
 
 class Segment(NamedTuple):
-    """`text` as it is, or, where `control`, the control token of that name."""
+    """`text` as it is, or, where `control`, the control token of that name, `times` times over."""
 
     text: str
     control: bool = False
+    times: int = 1
 
 
 class SegmentEncoder:
@@ -44,9 +45,9 @@ class SegmentEncoder:
         Raises `ContextLengthError`, and looks no further, once they leave no room in the context.
         """
         token_ids: list[int] = []
-        for text, control in segments:
+        for text, control, times in segments:
             if control:
-                token_ids.append(self._control[text])
+                token_ids += [self._control[text]] * times
             else:
                 # Long texts are not looked up: that alone would read all of them.
                 constant = self._constants.get(text) if len(text) <= self._longest_constant else None

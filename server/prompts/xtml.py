@@ -2,6 +2,7 @@
 
 `<|open|>tag key="value"<|sep|>` … `<|close|>tag<|sep|>`; a message has `<|end_of_msg|>` behind it. Tag names, keys and values are
 ordinary text. Nothing separates the elements.
+An image is `<|media_begin|>image WxH<|media_content|>`, a `<|media_pad|>` for each of its tokens, and `<|media_end|>`.
 Role: the only writer of K3's structure. Invariant: text passed in is never a control segment.
 """
 
@@ -9,17 +10,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from server.images import Image
 from server.prompts.segments import Segment
 
 _OPEN: Final = Segment("<|open|>", control=True)
 _CLOSE: Final = Segment("<|close|>", control=True)
 _SEP: Final = Segment("<|sep|>", control=True)
 _END_OF_MESSAGE: Final = Segment("<|end_of_msg|>", control=True)
+_MEDIA_BEGIN: Final = Segment("<|media_begin|>", control=True)
+_MEDIA_CONTENT: Final = Segment("<|media_content|>", control=True)
+_MEDIA_PAD: Final = "<|media_pad|>"
+_MEDIA_END: Final = Segment("<|media_end|>", control=True)
 _ASSIGN: Final = Segment('="')
 _QUOTE: Final = Segment('"')
 
 CONTROL: Final = tuple(segment.text for segment in (_OPEN, _CLOSE, _SEP, _END_OF_MESSAGE))
 """The control tokens used."""
+
+MEDIA_CONTROL: Final = (_MEDIA_BEGIN.text, _MEDIA_CONTENT.text, _MEDIA_PAD, _MEDIA_END.text)
+"""Those around images, in the order in which they come; a vocabulary may lack them."""
 
 STRUCTURAL_TEXTS: Final = (
     *("message", "think", "response", "tools", "call", "argument", "json"),
@@ -30,10 +39,11 @@ STRUCTURAL_TEXTS: Final = (
 
 
 class Writer:
-    """Collects the segments of one prompt."""
+    """Collects the segments of one prompt. `images`: those among them, in order, each with its number of pads."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
+        self.images: list[tuple[Image, int]] = []
 
     def open(self, tag: str, *attributes: tuple[str, str]) -> None:
         """Begin an element. `attributes`: (key, value), in order; values are escaped here."""
@@ -48,6 +58,12 @@ class Writer:
         """Text inside an element, as it is. Two calls are two segments."""
         if text:
             self.segments.append(Segment(text))
+
+    def image(self, image: Image, num_pads: int) -> None:
+        """An image that takes `num_pads` tokens; its size is told as it was sent, not as the model is shown it."""
+        self.segments += (_MEDIA_BEGIN, Segment(f"image {image.width}x{image.height}"), _MEDIA_CONTENT)
+        self.segments += (Segment(_MEDIA_PAD, control=True, times=num_pads), _MEDIA_END)
+        self.images.append((image, num_pads))
 
     def close(self, tag: str) -> None:
         """End an element."""

@@ -6,10 +6,18 @@ Role: as `chat.py`, which checks everything else. Messages stay plain dicts: the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NotRequired, Required, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Required, TypedDict
 
 from server.errors import InvalidRequestError
 from server.protocol.tools import check_tools
+from server.quoting import shown
+
+
+class ImageUrl(TypedDict):
+    """An image's address, or the image itself in a `data:` URL. `detail` means nothing here: the model sees each in full."""
+
+    url: str
+    detail: NotRequired[Literal["auto", "low", "high", "original"] | None]
 
 
 class ContentPart(TypedDict, total=False):
@@ -17,7 +25,7 @@ class ContentPart(TypedDict, total=False):
 
     type: Required[str]
     text: str
-    image_url: Any
+    image_url: str | ImageUrl | None
 
 
 class FunctionCall(TypedDict):
@@ -49,6 +57,26 @@ class Message(TypedDict, total=False):
     partial: bool | None
 
 
+class ImageSource(NamedTuple):
+    """Where an image comes from. `param`: the path of its part in the request."""
+
+    param: str
+    url: str
+
+
+def image_sources(messages: Sequence[Message]) -> list[ImageSource]:
+    """The images of checked messages, in order."""
+    sources: list[ImageSource] = []
+    for index, message in enumerate(messages):
+        content = message.get("content")
+        for number, part in enumerate(content if isinstance(content, list) else ()):
+            image = part.get("image_url")
+            if part["type"] == "image_url" and image is not None:
+                url = image if isinstance(image, str) else image["url"]
+                sources.append(ImageSource(f"messages[{index}].content[{number}]", url))
+    return sources
+
+
 def check_messages(messages: Sequence[Message], names: set[str]) -> None:
     """What a message of its role must and can't have. Raises `InvalidRequestError` with the field's path.
 
@@ -73,9 +101,17 @@ def check_messages(messages: Sequence[Message], names: set[str]) -> None:
         if role == "user" and content is None:
             raise InvalidRequestError(f"`{where}.content` is missing; a user message has text", param=f"{where}.content")
         for number, part in enumerate(content if isinstance(content, list) else ()):
-            if part["type"] == "text" and "text" not in part:
-                param = f"{where}.content[{number}].text"
-                raise InvalidRequestError(f"`{param}` is missing; a part of type `text` has it", param=param)
+            _check_part(part, f"{where}.content[{number}]")
+
+
+def _check_part(part: ContentPart, where: str) -> None:
+    kind = part["type"]
+    if kind not in ("text", "image_url"):
+        raise InvalidRequestError(
+            f"`{where}.type` is `{shown(kind)}`; parts of type `text` and `image_url` are taken", param=f"{where}.type"
+        )
+    if part.get(kind) is None:
+        raise InvalidRequestError(f"`{where}.{kind}` is missing; a part of type `{kind}` has it", param=f"{where}.{kind}")
 
 
 def _check_declaration(message: Message, where: str, names: set[str]) -> None:

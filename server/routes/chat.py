@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.context import RequestContext
+from server.body import Body, read_body
+from server.context import RequestContext, Tenant
+from server.gateway import Gateway
 from server.generation import Generation
+from server.media.loader import LoadedImages
 from server.protocol import chat
+from server.protocol.chat import ChatRequest
 from server.protocol.decoding import unknown_fields
+from server.protocol.messages import ImageSource, image_sources
 from server.protocol.sampling import apply_sampling_rule
 from server.protocol.schemas import schemas_of
 from server.routes.chat_job import job_of
@@ -31,9 +36,9 @@ async def create_chat_completion(request: Request) -> Response:
     gateway = gateway_of(request)
     gateway.check_ready()
     async with gateway.answers.open(request.scope["state"]):
-        body = await request.body()
-    wanted = chat.parse(body, ignore_reserved=gateway.ignores_reserved_fields)
-    if gateway.debug and (unknown := unknown_fields(body, chat.FIELDS)):
+        body = await read_body(request.stream())
+    wanted, sources = _parsed(body, ignore_reserved=gateway.ignores_reserved_fields)
+    if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
         log.debug("unknown_fields_ignored", request_id=request.state.request_id, fields=unknown)
     context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
     model = gateway.models.resolve(wanted.model, context.tenant)
@@ -41,10 +46,18 @@ async def create_chat_completion(request: Request) -> Response:
     wanted, ignored = apply_sampling_rule(wanted, model.settings.sampling)
     generator = gateway.generator()
     gateway.precheck(context.tenant, model, request.state.headers)
+    if sources:
+        generator.check_takes_images(model, sources[0].param)
 
     async def begin() -> tuple[Generation, ChatShape]:
-        schemas = await schemas_of(wanted, len(body), gateway.schemas)
-        generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s))
+        schemas = await schemas_of(wanted, len(body.json), gateway.schemas)
+        images = await _images(gateway, sources, body, context.tenant)
+        try:
+            generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s, images))
+        except BaseException:
+            if images is not None:
+                images.close()
+            raise
         request.state.record = record = generation.record
         request.state.headers = generation.headers
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)
@@ -64,3 +77,19 @@ async def create_chat_completion(request: Request) -> Response:
     if wanted.stream:
         return EventStream(frames, gateway.answers, keepalive_interval_s=gateway.keepalive_interval_s, headers=headers)
     return CollectedAnswer(collect, gateway.answers, headers=headers)
+
+
+def _parsed(body: Body, *, ignore_reserved: bool) -> tuple[ChatRequest, list[ImageSource]]:
+    """The request, and its images. Data that was taken out of the body and is none's is put back."""
+    wanted = chat.parse(body.json, ignore_reserved=ignore_reserved)
+    sources = image_sources(wanted.messages)
+    if others := body.payloads.keys() - {source.url for source in sources}:
+        wanted = chat.parse(body.restored(others), ignore_reserved=ignore_reserved)
+    return wanted, sources
+
+
+async def _images(gateway: Gateway, sources: Sequence[ImageSource], body: Body, tenant: Tenant) -> LoadedImages | None:
+    """What is at `sources`; None where there are none."""
+    if not sources:
+        return None
+    return await gateway.media.load(sources, body.payloads, tenant, gateway.generator().cache_salt(tenant).encode())

@@ -5,11 +5,14 @@ Role: the translation between `protocol/`, which knows the wire, and `job.py`, w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from server.context import RequestContext
 from server.engine.base import EngineHints
+from server.images import Image
 from server.job import Job
+from server.media.loader import LoadedImages
 from server.models import ServedModel
 from server.prompts.base import Conversation
 from server.protocol.chat import ChatRequest
@@ -23,8 +26,15 @@ _SAMPLING_FIELDS = (
 _SERVICE_CLASSES = {"priority": 0, "auto": 1, "default": 1, "scale": 1, "flex": 2}
 
 
-def job_of(wanted: ChatRequest, schemas: RequestSchemas, context: RequestContext, model: ServedModel, arrived_s: float) -> Job:
-    """What `wanted`, checked, asks for."""
+def job_of(
+    wanted: ChatRequest,
+    schemas: RequestSchemas,
+    context: RequestContext,
+    model: ServedModel,
+    arrived_s: float,
+    images: LoadedImages | None = None,
+) -> Job:
+    """What `wanted`, checked, asks for, with its `images`."""
     sampling: dict[str, Any] = {name: value for name in _SAMPLING_FIELDS if (value := getattr(wanted, name)) is not None}
     if wanted.logit_bias:
         sampling["logit_bias"] = wanted.bias_by_id
@@ -33,7 +43,7 @@ def job_of(wanted: ChatRequest, schemas: RequestSchemas, context: RequestContext
     return Job(
         context=context,
         model=model,
-        conversation=_conversation(wanted),
+        conversation=_conversation(wanted, images.by_path if images else {}),
         arrived_s=arrived_s,
         sampling=sampling,
         max_tokens=wanted.output_cap,
@@ -46,10 +56,11 @@ def job_of(wanted: ChatRequest, schemas: RequestSchemas, context: RequestContext
         max_calls=wanted.max_calls,
         service_class=_SERVICE_CLASSES[wanted.service_tier or "auto"],
         hints=_hints(wanted, context, model),
+        **({"on_end": images.close} if images else {}),
     )
 
 
-def _conversation(wanted: ChatRequest) -> Conversation:
+def _conversation(wanted: ChatRequest, images: Mapping[str, Image]) -> Conversation:
     thinking, effort = reasoning_of(wanted)
     return Conversation(
         messages=wanted.messages,
@@ -60,6 +71,7 @@ def _conversation(wanted: ChatRequest) -> Conversation:
         effort=effort,
         response_format=wanted.response_format,
         template_options=wanted.chat_template_kwargs or {},
+        images=images,
     )
 
 

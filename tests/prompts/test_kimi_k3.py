@@ -54,7 +54,7 @@ def test_blank_content_is_kept(blank: str) -> None:
 def test_each_part_is_encoded_by_itself() -> None:
     parts = [{"type": "text", "text": "th"}, {"type": "text", "text": "ink"}]
     segments = segments_of(Conversation(messages=[{"role": "user", "content": parts}], effort=None))
-    assert [("th", False), ("ink", False)] == [segment for segment in segments if segment.text in ("th", "ink")]
+    assert [Segment("th"), Segment("ink")] == [segment for segment in segments if segment.text in ("th", "ink")]
 
 
 def test_a_missing_content_is_empty() -> None:

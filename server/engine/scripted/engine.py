@@ -22,7 +22,7 @@ from server.engine.scripted.reply import Ending, Output, Wait, Word, outputs
 from server.engine.scripted.rules import Script
 from server.engine.scripted.run import Cut, Run, Seats
 from server.engine.scripted.timer import LoopTimer, Timer
-from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
+from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError, MediaError
 from server.images import ImageRule
 from server.vocabulary.base import Vocabulary
 
@@ -77,6 +77,8 @@ class ScriptedEngine:
         entry = self._record.add(request)
         run = self._admit(request, entry)
         try:
+            for placed in request.media:
+                (await placed.image.pixels()).close()
             await run.wait_seat()
             answer = self._answer(run, entry)
             for item in outputs(answer.rule.reply, answer.rule.tokens_per_step, self._ending(request)):
@@ -99,6 +101,9 @@ class ScriptedEngine:
             elif run.cut_by is Cut.DEAD:
                 self._leave(run, "dead")
                 raise self._dead_error()
+        except MediaError:
+            self._leave(run, "invalid")
+            raise
         except EngineError:
             self._leave(run, "error")
             raise

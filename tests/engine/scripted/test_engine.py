@@ -12,13 +12,26 @@ import pytest
 from server.engine.base import EngineHints, EngineStats, Speculation
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.polite import ANSWER, REASONING
-from server.errors import ContextLengthError, InvalidRequestError
+from server.errors import ContextLengthError, InvalidRequestError, MediaError
 from server.images import Image, Pixels, PlacedImage
 from server.vocabulary.byte import ByteVocabulary
 
 Staged = Callable[..., Any]
 HANG = {"when": {"contains": "hang"}, "reply": [{"text": "…"}, "hang"]}
 OK = {"reply": [{"text": "ok"}]}
+
+
+class Shown:
+    """An image whose pixels are counted as they are opened and closed."""
+
+    num_opened = num_closed = 0
+
+    async def pixels(self) -> Any:
+        self.num_opened += 1
+        return self
+
+    def close(self) -> None:
+        self.num_closed += 1
 
 
 def named(text: str) -> EngineHints:
@@ -146,10 +159,8 @@ async def test_speculation_counts_steps(staged: Staged) -> None:
 async def test_a_request_and_its_end_are_recorded(staged: Staged) -> None:
     stage = staged([{"reply": [{"text": "abc"}]}])
 
-    async def no_pixels() -> Pixels:
-        raise NotImplementedError
-
-    image = PlacedImage(Image(3, 2, "cafe", no_pixels), start=0, num_tokens=2)
+    shown = Shown()
+    image = PlacedImage(Image(3, 2, "cafe", shown.pixels), start=0, num_tokens=2)
     sampling = {"max_tokens": 2, "logit_bias": {5: 1.5}, "stop_token_ids": (7,)}
     await stage.ask("hi", priority=4, grammar="{}", reasoning_ended=True, media=(image,), sampling=sampling, hints=named("hi"))
     (entry,) = json.loads(json.dumps(stage.engine.recorded()))["requests"]
@@ -161,6 +172,21 @@ async def test_a_request_and_its_end_are_recorded(staged: Staged) -> None:
     assert ("length", 2, 0) == tuple(entry[key] for key in ("end", "num_generated_tokens", "rule"))
     facts = {"tenant": "", "model": "", "last_user_text": "hi", "last_role": "", "last_text": "", "num_tool_results": 0}
     assert facts == entry["hints"]
+    assert (1, 1) == (shown.num_opened, shown.num_closed)
+
+
+async def test_an_image_that_can_not_be_decoded_ends_its_request_alone(staged: Staged) -> None:
+    stage = staged([OK])
+
+    async def pixels() -> Pixels:
+        raise MediaError("broken")
+
+    with pytest.raises(MediaError, match="broken"):
+        await stage.ask("hi", media=(PlacedImage(Image(3, 2, "cafe", pixels), start=0, num_tokens=2),))
+    assert "ok<|end_of_msg|>" == await stage.text("again")
+    first, _ = stage.engine.recorded()["requests"]
+    assert ("invalid", []) == (first["end"], stage.engine.recorded()["aborts"])
+    assert 0 == stage.engine.num_unfinished
 
 
 async def test_aborts_are_recorded(staged: Staged) -> None:

@@ -1,0 +1,226 @@
+"""The images of one request: from what a client sent to what is known of them.
+
+Role: beside step 4 of a request, before anything is reserved: what an image costs is known only once it is here. Fetching and
+decoding are each others' work (`fetch.py`, `pool.py`); here are the bounds of a request, and where each image comes from.
+Invariant: every error names the image's part; what was loaded is held by `LoadedImages` and by nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from server.clock import Clock
+from server.context import Tenant
+from server.errors import GatewayError, InvalidRequestError, MediaError, OverloadedError, RateLimitError
+from server.images import Image
+from server.media.fetch import Fetcher, Resolve
+from server.media.pool import Bounds, DecodePool
+from server.media_sections import MediaSettings
+from server.payload import Payload, PayloadFile
+from server.quoting import cut
+
+SHARE_OF_ONE_TENANT: Final = 0.25
+"""Of `media.max_held_bytes`, what one tenant's requests may hold."""
+
+
+class Source(Protocol):
+    """Where an image comes from: the path of its part in the request, and a URL, or the name of a payload of the body."""
+
+    @property
+    def param(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+
+
+class LoadedImages:
+    """The images of one request by the paths of their parts. They can be decoded until `close`."""
+
+    def __init__(self, on_close: Callable[[int], None]) -> None:
+        self.by_path: dict[str, Image] = {}
+        self._files: list[PayloadFile] = []
+        self._num_bytes = 0
+        self._on_close = on_close
+
+    def keep(self, payload: Payload, *, is_shared: bool) -> None:
+        """Count the payload's bytes until the end, and close its file then, unless others may read it, too."""
+        self._num_bytes += payload.num_bytes
+        if not is_shared:
+            self._files.append(payload.file)
+
+    def close(self) -> None:
+        """Give the memory back. May be called twice."""
+        num_bytes, self._num_bytes = self._num_bytes, 0
+        self._on_close(num_bytes)
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Caps(NamedTuple):
+    """The tighter of the gateway's and the tenant's bounds."""
+
+    max_images: int
+    max_image_bytes: int
+    max_total_bytes: int
+    max_pixels: int
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request whose images are being loaded. `num_bytes`: of those that are here."""
+
+    loaded: LoadedImages
+    payloads: Mapping[str, Payload]
+    tenant: Tenant
+    scope: bytes
+    caps: _Caps
+    num_bytes: int = 0
+
+
+class MediaLoader:
+    """Loads the images of requests.
+
+    `on_image` is called with what became of each: `loaded`, `refused` (it may not be), `failed` (it could not be). `resolve`:
+    how names become addresses; left out, as the system does it.
+    """
+
+    def __init__(
+        self, settings: MediaSettings, clock: Clock, on_image: Callable[[str], None], resolve: Resolve | None = None
+    ) -> None:
+        self._settings = settings
+        self._on_image = on_image
+        self._fetcher = Fetcher(settings, clock, resolve)
+        self._pool = DecodePool(num_workers=settings.workers, timeout_s=settings.decode_timeout_s)
+        self._held: Counter[str] = Counter()
+
+    @property
+    def num_bytes_held(self) -> int:
+        """Bytes of the images of all requests that have not ended, as files."""
+        return self._held.total()
+
+    async def run(self) -> None:
+        """Work until cancelled; the decoding processes end with it."""
+        try:
+            await self._pool.run()
+        finally:
+            await self._fetcher.close()
+
+    async def load(
+        self, sources: Sequence[Source], payloads: Mapping[str, Payload], tenant: Tenant, scope: bytes
+    ) -> LoadedImages:
+        """All images of a request, each checked. The same URL is loaded once.
+
+        `payloads`: what came with the request, by the names that stand for it. `scope`: what content hashes are kept apart by.
+        Raises `InvalidRequestError` for what may not be, `MediaError` for what can't be, each with the path of the part;
+        `RateLimitError` and `OverloadedError` where too many images, the tenant's or all, wait already.
+        """
+        caps = self._caps(tenant)
+        if len(sources) > caps.max_images:
+            self._on_image("refused")
+            param = sources[caps.max_images].param
+            raise InvalidRequestError(
+                f"`{param}` is image {caps.max_images + 1} of {len(sources)}; a request may have {caps.max_images}: send fewer",
+                param=param,
+            )
+        loaded = LoadedImages(partial(self._release, tenant.name))
+        request = _Request(loaded, payloads, tenant, scope, caps)
+        by_url: dict[str, list[str]] = {}
+        for source in sources:
+            by_url.setdefault(source.url, []).append(source.param)
+        try:
+            await _all(self._load(request, url, params) for url, params in by_url.items())
+        except BaseException:
+            loaded.close()
+            raise
+        return loaded
+
+    async def _load(self, request: _Request, url: str, params: list[str]) -> None:
+        """The image at `url`, which is that of all these parts."""
+        caps = request.caps
+        try:
+            payload = await self._payload(request, url)
+            bounds = Bounds(max_bytes=caps.max_image_bytes, max_pixels=caps.max_pixels)
+            checked = await self._pool.check(payload, tenant=request.tenant.name, scope=request.scope, bounds=bounds)
+            request.num_bytes += checked.num_bytes
+            if request.num_bytes > caps.max_total_bytes:
+                raise InvalidRequestError(
+                    f"the images of this request have more than {caps.max_total_bytes} bytes together; send fewer or smaller"
+                )
+        except GatewayError as error:
+            self._on_image("failed" if isinstance(error, MediaError) else "refused")
+            error.param = params[0]
+            error.message = f"`{params[0]}`: {error.message}"
+            raise
+        self._on_image("loaded")
+        pixels = partial(self._pool.pixels, payload, tenant=request.tenant.name, bounds=bounds)
+        image = Image(checked.width, checked.height, checked.content_hash, pixels)
+        request.loaded.by_path |= dict.fromkeys(params, image)
+
+    async def _payload(self, request: _Request, url: str) -> Payload:
+        """The file at `url`, wherever that is."""
+        if (payload := request.payloads.get(url)) is not None:
+            return self._held_for(request, payload)
+        head, is_data, text = url.partition(",")
+        if head[:5].lower() != "data:":
+            max_bytes = min(request.caps.max_image_bytes, request.caps.max_total_bytes)
+            payload = await self._fetcher.fetch(url, tenant=request.tenant, max_bytes=max_bytes, scope=request.scope)
+            return self._held_for(request, payload, is_shared=True)
+        if not is_data or not head.lower().endswith(";base64"):
+            raise InvalidRequestError(f"`{cut(head)}` is a `data:` URL without base64; send `data:image/png;base64,…`")
+        file = PayloadFile()
+        file.append(text.encode())
+        return self._held_for(request, Payload(file, 0, file.num_bytes, is_base64=True))
+
+    def _held_for(self, request: _Request, payload: Payload, *, is_shared: bool = False) -> Payload:
+        """`payload`, counted as the tenant's until its request has ended. Raises where there is no room."""
+        name, most = request.tenant.name, self._settings.max_held_bytes
+        self._held[name] += payload.num_bytes
+        request.loaded.keep(payload, is_shared=is_shared)
+        if self._held[name] > most * SHARE_OF_ONE_TENANT:
+            raise RateLimitError("too many of your images wait for the engine; try again when some are done", reason="images")
+        if self.num_bytes_held > most:
+            raise OverloadedError("too many images wait for the engine; try again in a moment", retry_after_s=1)
+        return payload
+
+    def _release(self, tenant: str, num_bytes: int) -> None:
+        self._held[tenant] -= num_bytes
+        if not self._held[tenant]:
+            del self._held[tenant]
+
+    def _caps(self, tenant: Tenant) -> _Caps:
+        settings, limits = self._settings, tenant.media
+        return _Caps(
+            *(
+                of_all if of_tenant is None else min(of_all, of_tenant)
+                for of_all, of_tenant in (
+                    (settings.max_images, limits.max_images),
+                    (settings.max_image_bytes, limits.max_image_bytes),
+                    (settings.max_total_bytes, limits.max_total_bytes),
+                    (settings.max_pixels, limits.max_pixels),
+                )
+            )
+        )
+
+
+async def _all(works: Iterable[Coroutine[None, None, None]]) -> None:
+    """All of them at once. When one fails the others are given up; of several errors the first in order is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done():
+                    task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
