@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from copy import copy
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -30,9 +31,19 @@ class PayloadFile:
             view = view[os.write(self.fileno(), view) :]
         self.num_bytes += len(data)
 
+    def duplicate(self) -> PayloadFile:
+        """Another handle of the same bytes, closed on its own; neither is to be appended to any more."""
+        twin = copy(self)
+        twin._file = os.fdopen(os.dup(self.fileno()), "r+b", buffering=0)
+        return twin
+
     def close(self) -> None:
         """Give the memory back. May be called twice."""
         self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):  # there may have been no memory for one
+            self.close()
 
 
 @dataclass(slots=True, frozen=True)
