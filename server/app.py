@@ -17,7 +17,7 @@ from server.clock import Clock, SystemClock
 from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
 from server.lifespan import OpenEngine, lifespan_of
-from server.media.fetch import Resolve
+from server.media.resolver import Resolve
 from server.middleware.authentication import AuthenticationMiddleware
 from server.middleware.body_limit import BodyLimitMiddleware
 from server.middleware.edge import EdgeMiddleware

@@ -19,8 +19,8 @@ from server.context import Tenant
 from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError, RateLimitError
 from server.generation import Generator
-from server.media.fetch import Resolve
 from server.media.loader import MediaLoader
+from server.media.resolver import Resolve
 from server.metrics.collectors import AdmissionFigures
 from server.metrics.recorder import Recorder
 from server.models import ModelTable, ServedModel

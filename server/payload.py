@@ -15,8 +15,9 @@ from dataclasses import dataclass
 class PayloadFile:
     """A growing file in memory. Closed by `close`, or when nothing refers to it any more."""
 
-    def __init__(self) -> None:
-        self._descriptor = _memory_file()
+    def __init__(self, descriptor: int | None = None) -> None:
+        """`descriptor`: of a file that is there, and belongs to this object from now on."""
+        self._descriptor = _memory_file() if descriptor is None else descriptor
         self._close = weakref.finalize(self, os.close, self._descriptor)
         self.num_bytes = 0
 
@@ -32,6 +33,12 @@ class PayloadFile:
         while view:
             view = view[os.write(self.fileno(), view) :]
         self.num_bytes += len(data)
+
+    def duplicate(self) -> PayloadFile:
+        """Another handle of the same bytes, closed on its own; neither is to be appended to any more."""
+        twin = PayloadFile(os.dup(self.fileno()))
+        twin.num_bytes = self.num_bytes
+        return twin
 
     def close(self) -> None:
         """Give the memory back. May be called twice."""

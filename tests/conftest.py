@@ -29,6 +29,7 @@ from server.engine.profiles import load_profile
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import parse_script
 from server.engine.vllm import VllmEngine
+from server.media.resolver import Resolve
 from server.sections import LogSettings
 from server.serving import server_config
 from server.settings import Settings
@@ -150,7 +151,7 @@ async def vllm_engine(chat_model: Path) -> AsyncIterator[Engine]:
 class LiveGateway:
     """A gateway on a real socket, in a thread of its own, so that blocking clients can be used against it."""
 
-    def __init__(self, engine: Callable[[], Engine], **settings: Any) -> None:
+    def __init__(self, engine: Callable[[], Engine], *, resolve: Resolve | None = None, **settings: Any) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="k3gw-")
         storage = {"ledger_url": f"sqlite:///{self.folder.name}/gateway.db", "spool_path": f"{self.folder.name}/spool"}
         settings = {
@@ -167,7 +168,7 @@ class LiveGateway:
             self.engine = engine()
             return self.engine
 
-        self.app = create_app(Settings.model_validate(settings), open_engine)
+        self.app = create_app(Settings.model_validate(settings), open_engine, resolve=resolve)
         self.gateway = self.app.state.gateway
         self.gateway.on_ready = self._ready.set
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)

@@ -18,8 +18,10 @@ from server.clock import Clock
 from server.context import Tenant
 from server.errors import GatewayError, InvalidRequestError, MediaError, OverloadedError, RateLimitError
 from server.images import Image
-from server.media.fetch import Fetcher, Resolve
+from server.media.fetch import Fetcher
 from server.media.pool import Bounds, DecodePool
+from server.media.resolver import Resolve
+from server.media.resolver import resolve as system_resolve
 from server.media_sections import MediaSettings
 from server.payload import Payload, PayloadFile
 from server.quoting import cut
@@ -46,11 +48,10 @@ class LoadedImages:
         self._num_bytes = 0
         self._on_close = on_close
 
-    def keep(self, payload: Payload, *, is_shared: bool) -> None:
-        """Count the payload's bytes until the end, and close its file then, unless others may read it, too."""
+    def keep(self, payload: Payload) -> None:
+        """Count the payload's bytes until the end, and close its file then."""
         self._num_bytes += payload.num_bytes
-        if not is_shared:
-            self._files.append(payload.file)
+        self._files.append(payload.file)
 
     def close(self) -> None:
         """Give the memory back. May be called twice."""
@@ -97,7 +98,7 @@ class MediaLoader:
     ) -> None:
         self._settings = settings
         self._on_image = on_image
-        self._fetcher = Fetcher(settings, clock, resolve)
+        self._fetcher = Fetcher(settings, clock, resolve or system_resolve)
         self._pool = DecodePool(num_workers=settings.workers, timeout_s=settings.decode_timeout_s)
         self._held: Counter[str] = Counter()
 
@@ -172,18 +173,18 @@ class MediaLoader:
         if head[:5].lower() != "data:":
             max_bytes = min(request.caps.max_image_bytes, request.caps.max_total_bytes)
             payload = await self._fetcher.fetch(url, tenant=request.tenant, max_bytes=max_bytes, scope=request.scope)
-            return self._held_for(request, payload, is_shared=True)
+            return self._held_for(request, payload)
         if not is_data or not head.lower().endswith(";base64"):
             raise InvalidRequestError(f"`{cut(head)}` is a `data:` URL without base64; send `data:image/png;base64,…`")
         file = PayloadFile()
         file.append(text.encode())
         return self._held_for(request, Payload(file, 0, file.num_bytes, is_base64=True))
 
-    def _held_for(self, request: _Request, payload: Payload, *, is_shared: bool = False) -> Payload:
+    def _held_for(self, request: _Request, payload: Payload) -> Payload:
         """`payload`, counted as the tenant's until its request has ended. Raises where there is no room."""
         name, most = request.tenant.name, self._settings.max_held_bytes
         self._held[name] += payload.num_bytes
-        request.loaded.keep(payload, is_shared=is_shared)
+        request.loaded.keep(payload)
         if self._held[name] > most * SHARE_OF_ONE_TENANT:
             raise RateLimitError("too many of your images wait for the engine; try again when some are done", reason="images")
         if self.num_bytes_held > most:
