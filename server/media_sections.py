@@ -44,7 +44,7 @@ class MediaSettings(Section):
 
     max_images: int = Field(default=64, ge=0)
     max_image_bytes: Count = 32 * 1024 * 1024
-    max_total_bytes: Count = 64 * 1024 * 1024
+    max_total_bytes: Count = 48 * 1024 * 1024
     max_pixels: int = Field(default=50_000_000, ge=1, le=400_000_000)
     max_held_bytes: Count = 4 * 1024**3
     workers: int = Field(default=2, ge=1, le=64)

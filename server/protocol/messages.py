@@ -108,7 +108,7 @@ def _check_part(part: ContentPart, where: str) -> None:
     kind = part["type"]
     if kind not in ("text", "image_url"):
         raise InvalidRequestError(
-            f"`{where}.type` is `{shown(kind)}`; parts of type `text` and `image_url` are taken", param=f"{where}.type"
+            f"`{where}.type` is `{shown(kind)}`; parts of type `text` and `image_url` are taken", param=where
         )
     if part.get(kind) is None:
         raise InvalidRequestError(f"`{where}.{kind}` is missing; a part of type `{kind}` has it", param=f"{where}.{kind}")

@@ -14,7 +14,8 @@ from server.vocabulary.byte import ByteVocabulary
 from tests.services.images import NETWORK, ImageServer, data_url, encoded, image_server
 from tests.wire.customers import END, Customer, House, open_house, wait_for
 
-SCRIPT = [{"when": {"contains": "look"}, "reply": [{"control": ["</think>", "<response>"]}, {"text": "A red square."}, *END]}]
+SCRIPT = [{"when": {"contains": "look"}, "reply": [{"text": "A red square."}, *END]}]
+OFF = {"thinking": {"type": "disabled"}}
 VOCABULARY = ByteVocabulary()
 MEDIA = [VOCABULARY.control[f"<|media_{name}|>"] for name in ("begin", "content", "pad", "end")]
 LARGE = encoded(700, 500, colour=(1, 2, 3, 128)) + b"\0" * 200_000  # large enough to be lifted out of the body
@@ -47,12 +48,6 @@ def body(*parts: Any, **options: Any) -> dict[str, Any]:
     return {"model": "kimi-k3", "messages": [{"role": "user", "content": content}], **options}
 
 
-def asked(house: House, customer: Customer) -> list[dict[str, Any]]:
-    """What the engine was given of the customer's, oldest first."""
-    record = httpx.get(f"{house.url}/debug/engine", headers={"authorization": f"Bearer {customer.key}"}).json()
-    return [request for request in record["requests"] if request["hints"]["tenant"] == customer.name]
-
-
 def block(width: int, height: int) -> list[int]:
     begin, content, pad, end = MEDIA
     return [begin, *f"image {width}x{height}".encode(), content, *[pad] * ImageRule().num_tokens(width, height), end]
@@ -66,21 +61,21 @@ def test_the_openai_client_sends_images_by_url_and_base64(
     parts = [image(data_url(encoded(28, 30, "JPEG"))), image(served.url("/red.png")), image(data_url(LARGE))]
     wanted = body(*parts, **({"stream_options": {"include_usage": True}} if stream else {}))
     if stream:
-        chunks = list(client.chat.completions.create(**wanted, stream=True))
+        chunks = list(client.chat.completions.create(**wanted, stream=True, extra_body=OFF))
         said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         usage = chunks[-1].usage
     else:
-        answer = client.chat.completions.create(**wanted)
+        answer = client.chat.completions.create(**wanted, extra_body=OFF)
         said, usage = answer.choices[0].message.content, answer.usage
     assert "A red square." == said
 
-    (request,) = asked(house, customer)
+    (request,) = customer.at_engine()
     sizes = [(28, 30), (57, 29), (700, 500)]
     assert sizes == [(media["width"], media["height"]) for media in request["media"]]
     for (width, height), media in zip(sizes, request["media"], strict=True):
         assert block(width, height) == request["token_ids"][media["start"] : media["start"] + media["num_tokens"]]
     assert 3 == len({media["content_hash"] for media in request["media"]})
-    assert usage.prompt_tokens == len(request["token_ids"]) - 7  # the stub, in a vocabulary of bytes
+    assert usage.prompt_tokens == len(request["token_ids"]) - len("<response>")  # the stub, in a vocabulary of bytes
     (row,) = house.rows(customer, 1)
     assert (3, len(request["token_ids"])) == (row["images"], row["input_tokens"])
 
@@ -91,8 +86,8 @@ def test_the_same_file_has_one_id_in_a_group_whatever_way_it_comes(house: House,
     file = served.files["/red.png"]
     hashes: list[str] = []
     for customer, url in [(one, data_url(file)), (two, served.url("/red.png")), (other, data_url(file))]:
-        assert 200 == customer.post(body(image(url))).status
-        hashes.append(asked(house, customer)[-1]["media"][0]["content_hash"])
+        assert 200 == customer.chat(**body(image(url))).status
+        hashes.append(customer.at_engine()[-1]["media"][0]["content_hash"])
     assert hashes[0] == hashes[1] != hashes[2]
 
 
@@ -101,7 +96,7 @@ def test_the_prefix_cache_tells_images_and_tenants_apart(house: House) -> None:
     red, blue = (image(data_url(encoded(600, 400, colour=colour))) for colour in [(255, 0, 0), (0, 0, 255)])
 
     def cached(customer: Customer, part: Any) -> int:
-        answer = customer.post(body(part))
+        answer = customer.chat(**body(part))
         return int(answer.body["usage"]["prompt_tokens_details"]["cached_tokens"])
 
     assert 0 == cached(one, red)
@@ -113,8 +108,8 @@ def test_the_prefix_cache_tells_images_and_tenants_apart(house: House) -> None:
 
 def test_text_that_is_a_data_url_stays_text(house: House, customer: Customer) -> None:
     typed = data_url(LARGE)
-    assert 200 == customer.post(body({"type": "text", "text": typed}, image(data_url(LARGE)))).status
-    (request,) = asked(house, customer)
+    assert 200 == customer.chat(**body({"type": "text", "text": typed}, image(data_url(LARGE)))).status
+    (request,) = customer.at_engine()
     assert typed.encode() in bytes(token_id for token_id in request["token_ids"] if token_id < 256)
     assert 1 == len(request["media"])
 
@@ -133,8 +128,8 @@ def test_text_that_is_a_data_url_stays_text(house: House, customer: Customer) ->
 def test_images_are_taken_in_every_role(house: House, customer: Customer, role: str, before: list[Any]) -> None:
     message = {"role": role, "content": [image(data_url(encoded(30, 30)))], **({"tool_call_id": "c"} if role == "tool" else {})}
     messages = [*before, message, {"role": "user", "content": "look"}]
-    assert 200 == customer.post({"model": "kimi-k3", "messages": messages}).status
-    assert [(30, 30)] == [(media["width"], media["height"]) for media in asked(house, customer)[0]["media"]]
+    assert 200 == customer.chat(model="kimi-k3", messages=messages).status
+    assert [(30, 30)] == [(media["width"], media["height"]) for media in customer.at_engine()[0]["media"]]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +148,7 @@ def test_images_are_taken_in_every_role(house: House, customer: Customer, role: 
 def test_a_tenants_own_bounds(house: House, settings: Any, parts: Any, status: int, where: int | None, words: str) -> None:
     customer = house.tenant(media=settings)
     files = {"small": data_url(encoded(20, 20)), "other": data_url(encoded(21, 20))}
-    answer = customer.post(body(*(image(files.get(part, part)) for part in parts)))
+    answer = customer.chat(**body(*(image(files.get(part, part)) for part in parts)))
     assert (status, "invalid_request_error") == (answer.status, answer.error["type"]), answer.body
     assert words in answer.error["message"]
     assert answer.error["param"] in answer.error["message"]
@@ -161,20 +156,20 @@ def test_a_tenants_own_bounds(house: House, settings: Any, parts: Any, status: i
         assert f"messages[0].content[{where}]" == answer.error["param"]
     (row,) = house.rows(customer, 1)
     assert ("invalid", 0, 0) == (row["outcome"], row["input_tokens"], row["cost_nano_usd"])
-    assert [] == asked(house, customer)
+    assert [] == customer.at_engine()
 
 
 def test_images_count_against_limits_before_they_cost(house: House) -> None:
     customer = house.tenant(limits={"input_tokens_per_minute": 1000}, media={"remote_urls": "allow"})
-    answer = customer.post(body(image(data_url(encoded(1920, 1080)))))
+    answer = customer.chat(**body(image(data_url(encoded(1920, 1080)))))
     assert (400, "request_exceeds_limit") == answer.outcome
-    assert 200 == customer.post(body(image(data_url(encoded(300, 300))))).status
+    assert 200 == customer.chat(**body(image(data_url(encoded(300, 300))))).status
 
 
 def test_a_model_without_eyes_names_the_part(served: ImageServer) -> None:
     with open_house(SCRIPT, models={"blind": {"format": "plain"}}) as house:
         customer = house.tenant(media={"remote_urls": "allow"})
-        answer = customer.post({**body(image(served.url("/red.png"))), "model": "blind"})
+        answer = customer.chat(**{**body(image(served.url("/red.png"))), "model": "blind"})
         assert (400, "messages[0].content[1]") == (answer.status, answer.error["param"])
         assert "`blind` takes text only" in answer.error["message"]
         assert [] == [path for path, _ in served.requests if path == "/blind"]
@@ -182,7 +177,7 @@ def test_a_model_without_eyes_names_the_part(served: ImageServer) -> None:
 
 def test_what_was_held_is_given_back(house: House, customer: Customer) -> None:
     for part in (image(data_url(LARGE)), image("data:image/png;base64,AAAA")):
-        customer.post(body(part))
+        customer.chat(**body(part))
     wait_for(lambda: house.gateway.gateway.media.num_bytes_held, lambda num: num == 0)
 
 
@@ -194,9 +189,9 @@ def test_metrics_count_images(house: House, customer: Customer) -> None:
         }
 
     before = metrics()
-    customer.post(body(image(data_url(encoded(28, 28))), image(data_url(encoded(56, 56)))))
-    customer.post(body(image("ftp://example.com/a.png")))
-    customer.post(body(image(data_url(b"no image"))))
+    customer.chat(**body(image(data_url(encoded(28, 28))), image(data_url(encoded(56, 56)))))
+    customer.chat(**body(image("ftp://example.com/a.png")))
+    customer.chat(**body(image(data_url(b"no image"))))
     house.rows(customer, 3)
     after = metrics()
     grown = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
