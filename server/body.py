@@ -10,8 +10,8 @@ arrives: its base64 goes into a memory file, and a reference, which no client ca
 
 The last one holds because only the inside of whole strings is replaced. In JSON a `"` begins a string, ends one, or is escaped
 by the `\\` right before it. An ending one has no letter behind it, and outside of strings there is no `\\`: so a `"` with `data:`
-behind it and no `\\` before it begins a string. What is lifted is printable ASCII without `"` and without escapes but `\\/`, up to
-the `"` that ends the string, and the reference is that, too. Where the body is no JSON, such a `"` may end a string or stand
+behind it and no `\\` before it begins a string. What is lifted is printable ASCII without `"` and without escapes but `\\/`, up
+to the `"` that ends the string, and the reference is that, too. Where the body is no JSON, such a `"` may end a string or stand
 where none may; then there is a mistake at or before the first letter behind it, the reference's as well as the URL's.
 
 Must not: know where images are expected. Other strings may begin with `data:`, too; `Body.restored` is for them.
@@ -172,7 +172,7 @@ class _Lifting:
                 at = len(data)
         quote = data.rfind(b'"', at)
         held = len(data)
-        if quote >= 0 and _BEGIN.startswith(data[quote : quote + len(_BEGIN)]) and not self._is_escaped(data, quote):
+        if quote >= 0 and _BEGIN.startswith(data[quote : quote + len(_BEGIN)]):
             held = quote
         self._write(data, start, held)
         self._held = data[held:]

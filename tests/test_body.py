@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from server import body as module
 from server.body import MIN_LIFTED_BYTES, Body, read_body
-from server.payload import Payload
+from server.payload import Payload, PayloadFile
 
 SMALL = 220  # more than the longest head
 IMAGE = base64.b64encode(random.Random(1).randbytes(165))
@@ -52,6 +52,7 @@ NOT_LIFTED = [
     HEAD + IMAGE + b"\\u0041" + IMAGE,
     HEAD + IMAGE + b"\\\\/" + IMAGE,
     HEAD + IMAGE + b"\\/" + IMAGE + b"/" + IMAGE,
+    (HEAD + IMAGE).replace(b"/", b"\\/") + b"/" + b"A" * 50,
     HEAD + IMAGE + "é".encode() + IMAGE,
     HEAD + IMAGE + b"\x7f",
     b"text " + b'\\"' + HEAD + IMAGE + b'\\"',
@@ -64,6 +65,7 @@ BROKEN = [
     b'{"a": "' + HEAD + IMAGE + b'\\"',
     b'{"a": "' + HEAD + IMAGE + b'"',
     b'{"a": "' + HEAD + IMAGE + b"\n" + b'"}',
+    b'{"a": "' + HEAD + IMAGE + b"\x1f" + b'"}',
     b'{"a": "' + HEAD + IMAGE + b"\xff" + b'"}',
     b'{"a": "' + HEAD + IMAGE + b"\\x" + b'"}',
     b'{"a": "\xff"' + HEAD + IMAGE + b'"}',
@@ -373,6 +375,28 @@ async def test_nothing_is_left_open_when_the_reading_is_cancelled() -> None:
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
+    assert was_closed
+    assert before == num_open_files()
+
+
+async def test_the_source_is_closed_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    was_closed = False
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        nonlocal was_closed
+        try:
+            yield in_json(LIFTED[0])
+        finally:
+            was_closed = True
+
+    def no_room(file: PayloadFile, data: bytes) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(PayloadFile, "append", no_room)
+    gc.collect()
+    before = num_open_files()
+    with pytest.raises(OSError, match="no room"):
+        await read_body(source(), min_lifted_bytes=SMALL)
     assert was_closed
     assert before == num_open_files()
 
