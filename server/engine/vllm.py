@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
 from server.engine.profiles import Profile
 from server.engine.vllm_errors import translate
 from server.errors import ContextLengthError, EngineDeadError, GatewayError, InvalidRequestError
+from server.images import ImageRule
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.load import load
+
+if TYPE_CHECKING:
+    from server.engine.vllm_media import VllmMedia
 
 DEATH_POLL_INTERVAL_S = 0.2
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -30,14 +34,24 @@ def _silent(line: str) -> None:
     """No progress wanted."""
 
 
+class _AbortedError(Exception):
+    """The request was aborted before vLLM heard of it."""
+
+
 class VllmEngine:
     """`Engine` over an `AsyncLLM`, which it owns from here on.
 
-    `stats` is kept up to date by the statistics hook that `llm` was built with; `open` arranges that.
+    `stats` is kept up to date by the statistics hook that `llm` was built with; `open` arranges that. `media`: how it takes
+    images; None where it takes none.
     """
 
     def __init__(
-        self, llm: Any, vocabulary: Vocabulary, stats: EngineStats | None = None, answer_bounds: Mapping[str, int] | None = None
+        self,
+        llm: Any,
+        vocabulary: Vocabulary,
+        stats: EngineStats | None = None,
+        answer_bounds: Mapping[str, int] | None = None,
+        media: VllmMedia | None = None,
     ) -> None:
         from server.engine import vllm_requests
 
@@ -45,9 +59,11 @@ class VllmEngine:
         self._llm = llm
         self._vocabulary = vocabulary
         self._stats = stats or EngineStats()
-        self._facts = _model_facts(llm, answer_bounds or {})
+        self._media = media
+        self._facts = _model_facts(llm, answer_bounds or {}, None if media is None else media.rule)
         self._speculates = llm.vllm_config.speculative_config is not None
         self._request_ids: set[str] = set()
+        self._aborted_ids: set[str] = set()  # of `_request_ids`, some that vLLM may not have yet
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
@@ -69,7 +85,9 @@ class VllmEngine:
         vocabulary = load(model_path)
         stats = EngineStats()
         llm = await start(profile, model_path, model_name or model_path.name, stats, progress)
-        return cls(llm, vocabulary, stats, profile.answer_bounds)
+        from server.engine.vllm_media import open_media
+
+        return cls(llm, vocabulary, stats, profile.answer_bounds, await open_media(llm))
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -96,11 +114,14 @@ class VllmEngine:
                 completion = output.outputs[0]
                 if completion.finish_reason is not None:
                     self._request_ids.discard(request.request_id)
+                    self._aborted_ids.discard(request.request_id)
                     ended = True
                     yield self._convert.last_delta(output, num_top, self._facts.end_token_ids)
                 elif completion.token_ids:
                     logprobs = None if num_top is None else self._convert.token_logprobs(completion, num_top)
                     yield EngineDelta(completion.token_ids, logprobs, num_cached_tokens=output.num_cached_tokens or 0)
+        except _AbortedError:
+            yield EngineDelta([], finish_reason="abort")
         except GatewayError:
             raise
         except Exception as error:
@@ -108,25 +129,55 @@ class VllmEngine:
         finally:
             if not ended:  # else the id may be another request's by now
                 self._request_ids.discard(request.request_id)
+                self._aborted_ids.discard(request.request_id)
             await outputs.aclose()
 
     def _start(self, request: EngineRequest) -> Any:
-        """vLLM's outputs of `request`; the engine hears of it at the first `__anext__`."""
+        """vLLM's outputs of `request`; the engine hears of it at the first `__anext__`, or later where it has images."""
         if self.dead:
             raise self._dead_error()
         self._check(request)
         try:
-            outputs = self._llm.generate(
-                self._convert.engine_input(request),
-                self._convert.sampling_params(request),
-                request.request_id,
-                priority=request.priority,
-                reasoning_ended=request.reasoning_ended,
-            )
+            if self._media is not None and request.media:
+                outputs: Any = self._outputs_with_media(self._media, request)
+            else:
+                outputs = self._outputs(request, self._convert.engine_input(request))
         except Exception as error:
             raise translate(error) from error
         self._request_ids.add(request.request_id)
         return outputs
+
+    def _outputs(self, request: EngineRequest, prompt: Any) -> Any:
+        """`prompt` as one of vLLM's rendered inputs."""
+        return self._llm.generate(
+            prompt,
+            self._convert.sampling_params(request),
+            request.request_id,
+            priority=request.priority,
+            reasoning_ended=request.reasoning_ended,
+        )
+
+    async def _outputs_with_media(self, media: VllmMedia, request: EngineRequest) -> AsyncGenerator[Any, None]:
+        """As `_outputs`, once the images are ready.
+
+        The engine core keeps the images it was sent, and vLLM here keeps account of them, but not always the same: a request
+        that was told to be known and is not comes back failed, and is sent once more with its images.
+        """
+        for resend in (False, True):
+            prompt = await media.engine_input(request, resend=resend)
+            if request.request_id in self._aborted_ids:
+                raise _AbortedError
+            if self.dead:
+                raise self._dead_error()
+            async with aclosing(self._outputs(request, prompt)) as outputs:
+                first = await anext(outputs)
+                if first.outputs[0].finish_reason == "error" and not resend:
+                    continue
+                prompt.clear()  # vLLM has it until the last output, and its images are with the engine core
+                yield first
+                async for output in outputs:
+                    yield output
+            return
 
     def _check(self, request: EngineRequest) -> None:
         """Refuse what vLLM would not refuse, or not as clearly."""
@@ -137,13 +188,17 @@ class VllmEngine:
             for name, value in (("min_p", request.sampling.min_p), ("logit_bias", request.sampling.logit_bias)):
                 if value:
                     raise InvalidRequestError(f"`{name}` is refused: the model is served with speculation; remove it", param=name)
-        if request.media:
+        if request.media and self._media is None:
             raise InvalidRequestError("the loaded model takes no images; send text only")
+        if self._media is not None and len(request.media) > self._media.most_images:
+            most = self._media.most_images
+            raise InvalidRequestError(f"the prompt has {len(request.media)} images and the engine takes {most}; send fewer")
         if request.request_id in self._request_ids:
             raise InvalidRequestError(f"request id `{request.request_id}` is already running; give each request its own")
 
     async def abort(self, request_id: str) -> None:
         if request_id in self._request_ids:
+            self._aborted_ids.add(request_id)
             await self._llm.abort(request_id)
 
     async def render_chat(
@@ -210,7 +265,7 @@ def _with_own_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "tool_calls": [{**call, "function": dict(call["function"])} for call in message["tool_calls"]]}
 
 
-def _model_facts(llm: Any, answer_bounds: Mapping[str, int]) -> ModelFacts:
+def _model_facts(llm: Any, answer_bounds: Mapping[str, int], image_rule: ImageRule | None) -> ModelFacts:
     model, config = llm.model_config, llm.vllm_config
     end = model.try_get_generation_config().get("eos_token_id", [])
     end_token_ids = [llm.renderer.get_eos_token_id(), *(end if isinstance(end, list) else [end])]
@@ -219,6 +274,7 @@ def _model_facts(llm: Any, answer_bounds: Mapping[str, int]) -> ModelFacts:
         context_length=model.max_model_len,
         seats=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
         end_token_ids=tuple(dict.fromkeys(token_id for token_id in end_token_ids if token_id is not None)),
+        image_rule=image_rule,
         default_sampling=defaults,
         answer_bounds=answer_bounds,
     )

@@ -108,4 +108,4 @@ class AddressRule:
         plain = unmapped(address)
         if any(plain.version == network.version and plain in network for network in self._allowed):
             return all(self.permits(inner) for inner in embedded(plain))
-        return is_public(address)
+        return is_public(plain)

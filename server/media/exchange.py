@@ -14,7 +14,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import httpcore
 
@@ -24,6 +24,8 @@ from server.media.urls import ImageUrl
 from server.payload import PayloadFile
 
 MAX_HEAD_BYTES: Final = 16 * 1024
+MAX_HEAD_READ_BYTES: Final = 4 * 1024
+MAX_READ_BYTES: Final = 16 * 1024
 MAX_TRIED_ADDRESSES: Final = 4
 _PIECES_A_TURN: Final = 32
 _NETWORK_ERRORS: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ssl.SSLError)
@@ -40,10 +42,42 @@ class Answer:
 
 
 class _Connection(httpcore.AsyncHTTP11Connection):
-    """Reads in smaller pieces: thousands of one-byte headers take long to parse, and nothing else runs meanwhile."""
+    """Keeps less of what it can't parse yet, so that trailers don't make a larger head than a head may be."""
 
-    READ_NUM_BYTES = MAX_HEAD_BYTES
     MAX_INCOMPLETE_EVENT_SIZE = MAX_HEAD_BYTES
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A connection that is read in smaller pieces, and only so far for a head.
+
+    Thousands of tiny headers or interim answers take tens of milliseconds to parse, in which nothing else would run.
+    """
+
+    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+        self._inner = inner
+        self._head_bytes_left: int | None = MAX_HEAD_BYTES
+
+    def head_is_over(self) -> None:
+        """What comes now is the body, which others bound."""
+        self._head_bytes_left = None
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._head_bytes_left is None:
+            return await self._inner.read(min(max_bytes, MAX_READ_BYTES), timeout)
+        if self._head_bytes_left <= 0:
+            raise httpcore.RemoteProtocolError("the head has no end")
+        data = await self._inner.read(min(max_bytes, MAX_HEAD_READ_BYTES, self._head_bytes_left), timeout)
+        self._head_bytes_left -= len(data)
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
 
 
 @asynccontextmanager
@@ -58,13 +92,14 @@ async def ask(
     target = httpcore.URL(
         scheme=url.scheme.encode(), host=url.host_name.encode(), port=url.port, target=url.target.encode("ascii")
     )
-    stream = await _connect(url, addresses, tls, deadline_s)
+    stream = _Stream(await _connect(url, addresses, tls, deadline_s))
     try:
         request = httpcore.Request("GET", target, headers=_headers(url))
         try:
             response = await _Connection(target.origin, stream).handle_async_request(request)
         except _NETWORK_ERRORS as error:
             raise _broken(url.host_name, error) from error
+        stream.head_is_over()
         async with aclosing(_pieces(response, url.host_name)) as body:
             yield Answer(url.host_name, response.status, _joined(response.headers), body)
     finally:
@@ -146,11 +181,10 @@ async def _pieces(response: httpcore.Response, host: str) -> AsyncGenerator[byte
 
 
 def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    joined: dict[str, str] = {}
-    for raw_name, raw_value in headers:
-        name, value = raw_name.decode("ascii").lower(), raw_value.decode("latin-1")
-        joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    return joined
+    values: dict[str, list[str]] = {}
+    for name, value in headers:
+        values.setdefault(name.decode("ascii").lower(), []).append(value.decode("latin-1"))
+    return {name: ", ".join(all_values) for name, all_values in values.items()}
 
 
 def _broken(host: str, error: Exception) -> MediaError:

@@ -83,6 +83,8 @@ def _ipv4(labels: list[str]) -> IPv4Address:
 
 
 def _number(text: str) -> int:
+    if not _NUMBER.fullmatch(text):  # `int` would read signs and underscores, too
+        raise ValueError("is no number")
     if text.startswith("0x"):
         return int(text[2:] or "0", 16)
     return int(text, 8) if text.startswith("0") else int(text)

@@ -183,6 +183,8 @@ class DecodePool:
             if not job.done.cancelled() and job.done.exception() is None:
                 job.discard(job.done.result())  # it came in the same moment
             raise
+        finally:
+            del job, steps  # an error has this frame, and would hold itself and the payload through them
 
     async def _read(self, worker: Worker, payload: Payload, bounds: Bounds, key: str | None) -> dict[str, Any]:
         question = {

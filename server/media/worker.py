@@ -84,7 +84,10 @@ class Worker:
         """End the process, whatever it does, and wait until it is gone. May be called twice."""
         self._channel.close()
         self._process.kill()
-        await asyncio.to_thread(self._process.wait)
+        try:
+            await asyncio.to_thread(self._process.wait)
+        finally:
+            self._process.wait()  # where this is cancelled; what is killed is gone in a moment
 
     @property
     def exit_code(self) -> int | None:
