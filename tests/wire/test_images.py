@@ -11,10 +11,15 @@ import pytest
 
 from server.images import ImageRule
 from server.vocabulary.byte import ByteVocabulary
+from tests.media.test_loader import num_payload_files
 from tests.services.images import NETWORK, ImageServer, data_url, encoded, image_server
 from tests.wire.customers import END, Customer, House, open_house, wait_for
 
-SCRIPT = [{"when": {"contains": "look"}, "reply": [{"text": "A red square."}, *END]}]
+SCRIPT = [
+    {"when": {"contains": "fail"}, "reply": [{"text": "."}, "error"]},
+    {"when": {"contains": "hang"}, "reply": [{"text": "."}, "hang"]},
+    {"when": {"contains": "look"}, "reply": [{"text": "A red square."}, *END]},
+]
 OFF = {"thinking": {"type": "disabled"}}
 VOCABULARY = ByteVocabulary()
 MEDIA = [VOCABULARY.control[f"<|media_{name}|>"] for name in ("begin", "content", "pad", "end")]
@@ -175,10 +180,27 @@ def test_a_model_without_eyes_names_the_part(served: ImageServer) -> None:
         assert [] == [path for path, _ in served.requests if path == "/blind"]
 
 
-def test_what_was_held_is_given_back(house: House, customer: Customer) -> None:
-    for part in (image(data_url(LARGE)), image("data:image/png;base64,AAAA")):
-        customer.chat(**body(part))
-    wait_for(lambda: house.gateway.gateway.media.num_bytes_held, lambda num: num == 0)
+def test_every_ending_gives_back_what_was_held(house: House) -> None:
+    """Whole, cut, failed, left in the middle, refused by a limit, not decoded, of two choices; and a body that never becomes whole."""
+    customer = house.tenant(limits={"concurrent_requests": 2})
+    part, media = image(data_url(LARGE)), house.gateway.gateway.media
+    before = num_payload_files()
+    assert 200 == customer.chat(**body(part)).status
+    assert "length" == customer.chat(**body(part), max_tokens=3).finish_reason
+    assert 200 == customer.chat(**body(part), n=2).status
+    assert 422 == customer.chat(**body(part, image("data:image/png;base64,AAAA"))).status
+    assert 400 == customer.chat(**body(part), temperature=9).status
+    assert 500 == customer.chat(**body(part, {"type": "text", "text": "fail"})).status
+    hanging = body(part, {"type": "text", "text": "hang"})
+    with customer.stream(**hanging), customer.stream(**hanging):
+        assert 2 * len(data_url(LARGE)) > media.num_bytes_held > len(LARGE)
+        assert 429 == customer.chat(**body(part)).status
+    with customer.connection(cut=1000, **body(part)):
+        pass
+    with customer.connection(**hanging):
+        wait_for(lambda: media.num_bytes_held)
+    wait_for(lambda: media.num_bytes_held, lambda num: num == 0)
+    wait_for(num_payload_files, lambda num: num == before)
 
 
 def test_metrics_count_images(house: House, customer: Customer) -> None:
