@@ -85,20 +85,19 @@ def num_open() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("format", FORMATS)
-async def test_an_image_is_checked_and_then_decoded(format: str) -> None:
-    data = saved(picture(), format)
+async def test_an_image_is_checked_and_then_decoded() -> None:
     async with running() as pool:
-        checked = await check(pool, payload(data))
-        pixels = await pool.pixels(payload(data, is_base64=True), tenant="a", bounds=BOUNDS)
+        for data in (saved(picture(), format) for format in FORMATS):
+            checked = await check(pool, payload(data))
+            pixels = await pool.pixels(payload(data, is_base64=True), tenant="a", bounds=BOUNDS)
 
-    assert (23, 17, len(data)) == (checked.width, checked.height, checked.num_bytes)
-    assert (23, 17, "RGB") == (pixels.width, pixels.height, pixels.mode)
-    assert (17, 23, 3) == pixels.data.shape
-    assert read(data).convert("RGB").tobytes() == pixels.data.tobytes()
-    assert pixels.data.readonly
-    pixels.close()
-    pixels.close()
+            assert (23, 17, len(data)) == (checked.width, checked.height, checked.num_bytes)
+            assert (23, 17, "RGB") == (pixels.width, pixels.height, pixels.mode)
+            assert (17, 23, 3) == pixels.data.shape
+            assert read(data).convert("RGB").tobytes() == pixels.data.tobytes()
+            assert pixels.data.readonly
+            pixels.close()
+            pixels.close()
 
 
 async def test_pixels_that_are_looked_at_outlive_their_closing() -> None:
@@ -151,29 +150,28 @@ async def test_only_so_much_is_remembered(monkeypatch: pytest.MonkeyPatch, gate:
     assert ["#1", "#2", "#3", "#2"] == gate.decoded, "what was used longest ago is forgotten"
 
 
-@pytest.mark.parametrize(
-    ("what", "bounds", "message"),
-    [
-        (payload(FILE), Bounds(len(FILE) - 1, 1000), f"has `{len(FILE)}` bytes, more than `{len(FILE) - 1}`; send a smaller one"),
-        (payload(FILE, is_base64=True), Bounds(len(FILE) - 1, 1000), f"has `{len(FILE)}` bytes, more than `{len(FILE) - 1}`"),
-        (payload(FILE), Bounds(len(FILE), 390), "`23` x `17` = `391` pixels, more than `390`; scale it down"),
-        (payload(b""), BOUNDS, "the image is empty (`0` bytes); send"),
-        (text_payload(b" \n"), BOUNDS, "the image is empty (`0` bytes); send"),
-        (text_payload(b"AA-A"), BOUNDS, "the base64 text has `-`"),
-        (payload(b"<html></html>"), BOUNDS, "it looks like `HTML`"),
-        (payload(FILE[:-60]), BOUNDS, "the `PNG` file is cut off or corrupt"),
-    ],
-)
-async def test_what_is_wrong_is_a_media_error(what: Payload, bounds: Bounds, message: str) -> None:
+WRONG = [
+    (payload(FILE), Bounds(len(FILE) - 1, 1000), f"has `{len(FILE)}` bytes, more than `{len(FILE) - 1}`; send a smaller one"),
+    (payload(FILE, is_base64=True), Bounds(len(FILE) - 1, 1000), f"has `{len(FILE)}` bytes, more than `{len(FILE) - 1}`"),
+    (payload(FILE), Bounds(len(FILE), 390), "`23` x `17` = `391` pixels, more than `390`; scale it down"),
+    (payload(b""), BOUNDS, "the image is empty (`0` bytes); send"),
+    (text_payload(b" \n"), BOUNDS, "the image is empty (`0` bytes); send"),
+    (text_payload(b"AA-A"), BOUNDS, "the base64 text has `-`"),
+    (payload(b"<html></html>"), BOUNDS, "it looks like `HTML`"),
+    (payload(FILE[:-60]), BOUNDS, "the `PNG` file is cut off or corrupt"),
+]
+
+
+async def test_what_is_wrong_is_a_media_error_and_costs_no_process() -> None:
     async with running() as pool:
-        for _ in range(2):
+        for what, bounds, message in WRONG * 2:
             for ask in (check(pool, what, bounds=bounds), pool.pixels(what, tenant="a", bounds=bounds)):
                 with pytest.raises(MediaError) as raised:
                     await ask
                 assert message in raised.value.message
                 assert raised.value.param is None
+            assert 23 == (await check(pool, payload(FILE), scope=os.urandom(8))).width
         assert 1 == len(workers())
-        assert (23, 17) == ((await check(pool, payload(FILE))).width, 17)
 
 
 async def test_bounds_are_open_at_their_values() -> None:
