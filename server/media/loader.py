@@ -28,6 +28,9 @@ from server.payload import Payload, PayloadFile
 from server.quoting import cut
 
 CLOSED_AT_ONCE_BYTES: Final = 4_000_000
+NUM_AT_ONCE: Final = 4
+"""Images of one request that are fetched or decoded at the same time."""
+
 SHARE_OF_ONE_TENANT: Final = 0.25
 """Of `media.max_held_bytes`, what one tenant's requests may hold."""
 
@@ -93,6 +96,7 @@ class _Request:
     tenant: Tenant
     scope: bytes
     caps: _Caps
+    turns: asyncio.Semaphore
     num_bytes: int = 0
 
 
@@ -142,16 +146,20 @@ class MediaLoader:
                 param=param,
             )
         loaded = LoadedImages(partial(self._release, tenant.name))
-        request = _Request(loaded, payloads, tenant, scope, caps)
+        request = _Request(loaded, payloads, tenant, scope, caps, asyncio.Semaphore(NUM_AT_ONCE))
         by_url: dict[str, list[str]] = {}
         for source in sources:
             by_url.setdefault(source.url, []).append(source.param)
         try:
-            await _all(self._load(request, url, params) for url, params in by_url.items())
+            await _all(self._load_in_turn(request, url, params) for url, params in by_url.items())
         except BaseException:
             loaded.close()
             raise
         return loaded
+
+    async def _load_in_turn(self, request: _Request, url: str, params: list[str]) -> None:
+        async with request.turns:
+            await self._load(request, url, params)
 
     async def _load(self, request: _Request, url: str, params: list[str]) -> None:
         """The image at `url`, which is that of all these parts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack
 
 import structlog
 from fastapi import APIRouter, Request
@@ -37,27 +38,30 @@ async def create_chat_completion(request: Request) -> Response:
     gateway.check_ready()
     async with gateway.answers.open(request.scope["state"]):
         body = await read_body(request.stream())
-    wanted, sources = _parsed(body, ignore_reserved=gateway.ignores_reserved_fields)
-    if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
-        log.debug("unknown_fields_ignored", request_id=request.state.request_id, fields=unknown)
-    context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
-    model = gateway.models.resolve(wanted.model, context.tenant)
-    request.state.model = model.name
-    wanted, ignored = apply_sampling_rule(wanted, model.settings.sampling)
-    generator = gateway.generator()
-    gateway.precheck(context.tenant, model, request.state.headers)
-    if sources:
-        generator.check_takes_images(model, sources[0].param)
+    with ExitStack() as held:  # what is not answered holds nothing
+        held.callback(body.close)
+        wanted, sources = _parsed(body, ignore_reserved=gateway.ignores_reserved_fields)
+        if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
+            log.debug("unknown_fields_ignored", request_id=request.state.request_id, fields=unknown)
+        context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
+        model = gateway.models.resolve(wanted.model, context.tenant)
+        request.state.model = model.name
+        wanted, ignored = apply_sampling_rule(wanted, model.settings.sampling)
+        generator = gateway.generator()
+        gateway.precheck(context.tenant, model, request.state.headers)
+        if sources:
+            generator.check_takes_images(model, sources[0].param)
+        held.pop_all()
 
     async def begin() -> tuple[Generation, ChatShape]:
-        schemas = await schemas_of(wanted, len(body.json), gateway.schemas)
-        images = await _images(gateway, sources, body, context.tenant)
-        try:
-            generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s, images))
-        except BaseException:
+        with ExitStack() as held:
+            held.callback(body.close)
+            schemas = await schemas_of(wanted, len(body.json), gateway.schemas)
+            images = await _images(gateway, sources, body, context.tenant)
             if images is not None:
-                images.close()
-            raise
+                held.callback(images.close)
+            generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s, images))
+            held.pop_all()
         request.state.record = record = generation.record
         request.state.headers = generation.headers
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)
@@ -85,6 +89,8 @@ def _parsed(body: Body, *, ignore_reserved: bool) -> tuple[ChatRequest, list[Ima
     sources = image_sources(wanted.messages)
     if others := body.payloads.keys() - {source.url for source in sources}:
         wanted = chat.parse(body.restored(others), ignore_reserved=ignore_reserved)
+    if not sources:
+        body.close()
     return wanted, sources
 
 
