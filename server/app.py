@@ -56,7 +56,7 @@ def create_app(
                 wrong_keys=wrong_keys,
             ),
             *([] if gateway.ignores_reserved_fields else [Middleware(ReservedHeadersMiddleware)]),
-            Middleware(BodyLimitMiddleware, max_body_bytes=settings.http.max_body_bytes),
+            Middleware(BodyLimitMiddleware, max_body_bytes=settings.http.max_body_bytes, held=gateway.held),
         ],
         exception_handlers={HTTPException: _routing_error},
     )

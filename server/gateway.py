@@ -19,6 +19,7 @@ from server.context import Tenant
 from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError, RateLimitError
 from server.generation import Generator
+from server.held import HeldBytes
 from server.media.loader import MediaLoader
 from server.media.resolver import Resolve
 from server.metrics.collectors import AdmissionFigures
@@ -52,7 +53,8 @@ class Gateway:
         self.schemas = SchemaLibrary()
         self.recorder = Recorder()
         self.recorder.watch_admission(self._figures)
-        self.media = MediaLoader(settings.media, clock, self.recorder.image, resolve)
+        self.held = HeldBytes(settings.admission.max_held_bytes)
+        self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
         self.opened = asyncio.Event()
         self.engine: Engine | None = None
         self.queue: FairQueue | None = None

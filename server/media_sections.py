@@ -35,7 +35,7 @@ class MediaSettings(Section):
     """What images the gateway takes, and how it gets them.
 
     One request may have `max_images`, of `max_image_bytes` and `max_pixels` each, `max_total_bytes` together; tenants may have
-    lower bounds. Requests that have not ended hold `max_held_bytes` of image files at most. Images are decoded in `workers`
+    lower bounds. They are decoded in `workers`
     processes, for at most `decode_timeout_s` each. URLs are fetched from `ports` alone, `max_fetches_per_tenant` at once, within
     `fetch_timeout_s` each, following `max_redirects`. Addresses that are not public are refused unless they are in
     `allowed_networks`. `url_cache_bytes`: how much of what was fetched is kept for the tenant's cache group, each for
@@ -46,7 +46,6 @@ class MediaSettings(Section):
     max_image_bytes: Count = 32 * 1024 * 1024
     max_total_bytes: Count = 48 * 1024 * 1024
     max_pixels: int = Field(default=50_000_000, ge=1, le=400_000_000)
-    max_held_bytes: Count = 4 * 1024**3
     workers: int = Field(default=2, ge=1, le=64)
     decode_timeout_s: float = Field(default=10.0, gt=0)
     ports: list[Port] = [80, 443]

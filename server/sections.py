@@ -165,6 +165,7 @@ class AdmissionSettings(Section):
     finds no seat waits, `max_queued_per_tenant` and `max_queued` requests at most, for `queue_timeout_s` at most. A whole request
     may take `request_timeout_s`. `prefix_quantum_tokens`: for how many tokens of service a tenant may be served out of turn, to
     use a prefix while it is in the cache. No seat is given while more than `max_kv_cache_usage` of the KV cache is taken.
+    Requests that have not ended may hold `max_held_bytes` of bodies and fetched images, a quarter of it one tenant's.
     """
 
     reserved_seats: int | None = Field(default=None, ge=0)
@@ -174,6 +175,7 @@ class AdmissionSettings(Section):
     request_timeout_s: float = Field(default=3600.0, gt=0)
     prefix_quantum_tokens: int = Field(default=16384, ge=0)
     max_kv_cache_usage: float = Field(default=0.97, gt=0, le=1)
+    max_held_bytes: Count = 4 * 1024**3
 
 
 class StorageSettings(Section):

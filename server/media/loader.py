@@ -8,7 +8,6 @@ Invariant: every error names the image's part; what was loaded is held by `Loade
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from typing import Final, NamedTuple, Protocol
 
 from server.clock import Clock
 from server.context import Tenant
-from server.errors import GatewayError, InvalidRequestError, MediaError, OverloadedError, RateLimitError
+from server.errors import GatewayError, InvalidRequestError, MediaError
+from server.held import HeldBytes
 from server.images import Image
 from server.media.fetch import Fetcher
 from server.media.pool import Bounds, DecodePool
@@ -30,9 +30,6 @@ from server.quoting import cut
 CLOSED_AT_ONCE_BYTES: Final = 4_000_000
 NUM_AT_ONCE: Final = 4
 """Images of one request that are fetched or decoded at the same time."""
-
-SHARE_OF_ONE_TENANT: Final = 0.25
-"""Of `media.max_held_bytes`, what one tenant's requests may hold."""
 
 
 class Source(Protocol):
@@ -47,22 +44,29 @@ class Source(Protocol):
 class LoadedImages:
     """The images of one request by the paths of their parts. They can be decoded until `close`."""
 
-    def __init__(self, on_close: Callable[[int], None]) -> None:
+    def __init__(self, held: HeldBytes, tenant: str) -> None:
         self.by_path: dict[str, Image] = {}
         self._files: list[PayloadFile] = []
         self._num_bytes = 0
-        self._on_close = on_close
+        self._num_fetched_bytes = 0
+        self._held = held
+        self._tenant = tenant
 
-    def keep(self, payload: Payload) -> None:
-        """Count the payload's bytes until the end, and close its file then."""
+    def keep(self, payload: Payload, *, is_fetched: bool = False) -> Payload:
+        """Close the payload's file with the rest. What was `is_fetched` counts as held until then; a body does anyway."""
         self._num_bytes += payload.num_bytes
         self._files.append(payload.file)
+        if is_fetched:
+            self._num_fetched_bytes += payload.num_bytes
+            self._held.take(self._tenant, payload.num_bytes)
+        return payload
 
     def close(self) -> None:
         """Give the memory back. May be called twice."""
         num_bytes, self._num_bytes = self._num_bytes, 0
+        num_fetched_bytes, self._num_fetched_bytes = self._num_fetched_bytes, 0
         files, self._files = self._files, []
-        self._on_close(num_bytes)
+        self._held.give(self._tenant, num_fetched_bytes)
         if num_bytes > CLOSED_AT_ONCE_BYTES:  # the system takes a millisecond for each six megabytes
             with suppress(RuntimeError):  # no loop, no hurry
                 asyncio.get_running_loop().run_in_executor(None, _close, files)
@@ -103,23 +107,23 @@ class _Request:
 class MediaLoader:
     """Loads the images of requests.
 
-    `on_image` is called with what became of each: `loaded`, `refused` (it may not be), `failed` (it could not be). `resolve`:
-    how names become addresses; left out, as the system does it.
+    `held` counts what was fetched. `on_image` is called with what became of each: `loaded`, `refused` (it may not be), `failed`
+    (it could not be). `resolve`: how names become addresses; left out, as the system does it.
     """
 
     def __init__(
-        self, settings: MediaSettings, clock: Clock, on_image: Callable[[str], None], resolve: Resolve | None = None
+        self,
+        settings: MediaSettings,
+        clock: Clock,
+        held: HeldBytes,
+        on_image: Callable[[str], None],
+        resolve: Resolve | None = None,
     ) -> None:
         self._settings = settings
+        self._held = held
         self._on_image = on_image
         self._fetcher = Fetcher(settings, clock, resolve or system_resolve)
         self._pool = DecodePool(num_workers=settings.workers, timeout_s=settings.decode_timeout_s)
-        self._held: Counter[str] = Counter()
-
-    @property
-    def num_bytes_held(self) -> int:
-        """Bytes of the images of all requests that have not ended, as files."""
-        return self._held.total()
 
     async def run(self) -> None:
         """Work until cancelled; the decoding processes end with it."""
@@ -135,7 +139,7 @@ class MediaLoader:
 
         `payloads`: what came with the request, by the names that stand for it. `scope`: what content hashes are kept apart by.
         Raises `InvalidRequestError` for what may not be, `MediaError` for what can't be, each with the path of the part;
-        `RateLimitError` and `OverloadedError` where too many images, the tenant's or all, wait already.
+        `RateLimitError` and `OverloadedError` where too many images, the tenant's or all, wait already; see `HeldBytes`.
         """
         caps = self._caps(tenant)
         if len(sources) > caps.max_images:
@@ -145,7 +149,7 @@ class MediaLoader:
                 f"`{param}` is image {caps.max_images + 1} of {len(sources)}; a request may have {caps.max_images}: send fewer",
                 param=param,
             )
-        loaded = LoadedImages(partial(self._release, tenant.name))
+        loaded = LoadedImages(self._held, tenant.name)
         request = _Request(loaded, payloads, tenant, scope, caps, asyncio.Semaphore(NUM_AT_ONCE))
         by_url: dict[str, list[str]] = {}
         for source in sources:
@@ -186,33 +190,17 @@ class MediaLoader:
     async def _payload(self, request: _Request, url: str) -> Payload:
         """The file at `url`, wherever that is."""
         if (payload := request.payloads.get(url)) is not None:
-            return self._held_for(request, payload)
+            return request.loaded.keep(payload)
         head, is_data, text = url.partition(",")
         if head[:5].lower() != "data:":
             max_bytes = min(request.caps.max_image_bytes, request.caps.max_total_bytes)
             payload = await self._fetcher.fetch(url, tenant=request.tenant, max_bytes=max_bytes, scope=request.scope)
-            return self._held_for(request, payload)
+            return request.loaded.keep(payload, is_fetched=True)
         if not is_data or not head.lower().endswith(";base64"):
             raise InvalidRequestError(f"`{cut(head)}` is a `data:` URL without base64; send `data:image/png;base64,…`")
         file = PayloadFile()
         file.append(text.encode())
-        return self._held_for(request, Payload(file, 0, file.num_bytes, is_base64=True))
-
-    def _held_for(self, request: _Request, payload: Payload) -> Payload:
-        """`payload`, counted as the tenant's until its request has ended. Raises where there is no room."""
-        name, most = request.tenant.name, self._settings.max_held_bytes
-        self._held[name] += payload.num_bytes
-        request.loaded.keep(payload)
-        if self._held[name] > most * SHARE_OF_ONE_TENANT:
-            raise RateLimitError("too many of your images wait for the engine; try again when some are done", reason="images")
-        if self.num_bytes_held > most:
-            raise OverloadedError("too many images wait for the engine; try again in a moment", retry_after_s=1)
-        return payload
-
-    def _release(self, tenant: str, num_bytes: int) -> None:
-        self._held[tenant] -= num_bytes
-        if not self._held[tenant]:
-            del self._held[tenant]
+        return request.loaded.keep(Payload(file, 0, file.num_bytes, is_base64=True))
 
     def _caps(self, tenant: Tenant) -> _Caps:
         settings, limits = self._settings, tenant.media

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_a_model_without_eyes_names_the_part(served: ImageServer) -> None:
 def test_every_ending_gives_back_what_was_held(house: House) -> None:
     """Whole, cut, failed, left in the middle, refused by a limit, not decoded, of two choices; and a body that never becomes whole."""
     customer = house.tenant(limits={"concurrent_requests": 2})
-    part, media = image(data_url(LARGE)), house.gateway.gateway.media
+    part, held = image(data_url(LARGE)), house.gateway.gateway.held
     before = num_payload_files()
     assert 200 == customer.chat(**body(part)).status
     assert "length" == customer.chat(**body(part), max_tokens=3).finish_reason
@@ -193,13 +194,13 @@ def test_every_ending_gives_back_what_was_held(house: House) -> None:
     assert 500 == customer.chat(**body(part, {"type": "text", "text": "fail"})).status
     hanging = body(part, {"type": "text", "text": "hang"})
     with customer.stream(**hanging), customer.stream(**hanging):
-        assert 2 * len(data_url(LARGE)) > media.num_bytes_held > len(LARGE)
+        assert 2 * len(json.dumps(hanging)) < held.total < 3 * len(json.dumps(hanging))
         assert 429 == customer.chat(**body(part)).status
     with customer.connection(cut=1000, **body(part)):
         pass
     with customer.connection(**hanging):
-        wait_for(lambda: media.num_bytes_held)
-    wait_for(lambda: media.num_bytes_held, lambda num: num == 0)
+        wait_for(lambda: held.total)
+    wait_for(lambda: held.total, lambda num: num == 0)
     wait_for(num_payload_files, lambda num: num == before)
 
 
