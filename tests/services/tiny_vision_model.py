@@ -22,9 +22,9 @@ from vllm.model_executor.models.interfaces import SupportsMultiModal
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 from vllm.multimodal import MULTIMODAL_REGISTRY
-from vllm.triton_utils import dispatcher
 from vllm.transformers_utils import config as vllm_configs
 from vllm.transformers_utils.configs.kimi_k3 import KimiK3Config
+from vllm.triton_utils import dispatcher
 
 ARCHITECTURE = "TinyVisionForConditionalGeneration"
 K3_PACKAGE = "vllm.models.kimi_k3"
