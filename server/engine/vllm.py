@@ -113,14 +113,15 @@ class VllmEngine:
                 accepted = True
                 completion = output.outputs[0]
                 if completion.finish_reason is not None:
-                    self._request_ids.discard(request.request_id)
-                    self._aborted_ids.discard(request.request_id)
+                    self._forget(request.request_id)
                     ended = True
                     yield self._convert.last_delta(output, num_top, self._facts.end_token_ids)
                 elif completion.token_ids:
                     logprobs = None if num_top is None else self._convert.token_logprobs(completion, num_top)
                     yield EngineDelta(completion.token_ids, logprobs, num_cached_tokens=output.num_cached_tokens or 0)
         except _AbortedError:
+            self._forget(request.request_id)
+            ended = True
             yield EngineDelta([], finish_reason="abort")
         except GatewayError:
             raise
@@ -128,9 +129,12 @@ class VllmEngine:
             raise self._translated(error, accepted=accepted) from error
         finally:
             if not ended:  # else the id may be another request's by now
-                self._request_ids.discard(request.request_id)
-                self._aborted_ids.discard(request.request_id)
+                self._forget(request.request_id)
             await outputs.aclose()
+
+    def _forget(self, request_id: str) -> None:
+        self._request_ids.discard(request_id)
+        self._aborted_ids.discard(request_id)
 
     def _start(self, request: EngineRequest) -> Any:
         """vLLM's outputs of `request`; the engine hears of it at the first `__anext__`, or later where it has images."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from server import environment
 from server.engine.profiles import Profile, load_profile
 
 MODULE = "k3gw_tiny_vision"
@@ -41,11 +42,12 @@ def profile() -> Profile:
     return load_profile("cpu-demo", {**overrides, "max_num_seqs": 32, "mm_processor_cache_gb": 0.05})
 
 
-def install_plugin(folder: Path) -> None:
+def install_plugin(folder: Path, profile: Profile) -> None:
     """Put the architecture into `folder` as an installed package, which must be on the path of every process, and register it here.
 
-    vLLM loads plugins once in a process, maybe before this.
+    vLLM loads plugins once in a process, maybe before this. `profile`: whose environment vLLM is to be imported in.
     """
+    environment.apply(profile.environment)
     shutil.copy(Path(__file__).with_name("tiny_vision_model.py"), folder / f"{MODULE}.py")
     info = folder / f"{MODULE}-0.dist-info"
     info.mkdir()
