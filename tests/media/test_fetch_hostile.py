@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from contextlib import suppress
 
 import pytest
 
-from server.errors import GatewayError, MediaError
+from server.errors import MediaError
 from server.media.exchange import MAX_HEAD_BYTES
 from tests.media.sites import Respond, Visit, answer, get, open_canaries, open_fetcher, open_site, sends, until
 
@@ -68,6 +70,7 @@ HOSTILE: dict[str, tuple[Respond, str]] = {
     "headers without end": (for_ever(OK, b"a:b\r\n" * 100), "broken or oversized HTTP"),
     "many headers": (sends(OK + many_lines(b"a:b\r\n", 4 * MAX_HEAD_BYTES) + b"\r\n", hangs=True), "broken or oversized HTTP"),
     "many trailers": (sends(CHUNKED + b"0\r\n" + many_lines(b"a:b\r\n", 200_000), hangs=True), "broken or oversized HTTP"),
+    "large trailers": (sends(CHUNKED + b"0\r\n" + many_lines(b"a:b\r\n", 80_000) + b"\r\n"), "broken or oversized HTTP"),
     "chunk extensions": (sends(CHUNKED + b"1;" + b"x" * 200_000, hangs=True), "broken or oversized HTTP"),
     "compressed": (sends(answer(b"\x1f\x8b", "200 OK", "Content-Encoding: gzip")), "`Content-Encoding`"),
     "compressed twice": (
@@ -114,34 +117,41 @@ async def test_hostile_answers(name: str) -> None:
     assert 1 == site.num_connections
 
 
-@pytest.mark.parametrize("name", ["many headers", "most headers", "many trailers", "most trailers", "informs at once", "bytes"])
-async def test_what_a_server_sends_keeps_the_loop_for_short_turns_only(name: str) -> None:
-    """Turns in this thread's own time, whatever else the machine does. Unbounded, each of these takes 50 ms to 200 ms in one."""
-    floods = {
-        "informs at once": b"HTTP/1.1 100 \r\n\r\n" * 20_000,
-        "bytes": CHUNKED + b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n",
-        "many headers": OK + b"a:b\r\n" * 40_000,
-        "most headers": OK + b"a:b\r\n" * 3_200 + b"\r\n",
-        "many trailers": CHUNKED + b"0\r\n" + b"a:b\r\n" * 40_000,
-        "most trailers": CHUNKED + b"0\r\n" + b"a:b\r\n" * 3_200 + b"\r\n",
-    }
-    longest_s = 0.0
-    is_over = False
+FLOODS = {
+    "interim answers": b"HTTP/1.1 100 \r\n\r\n" * 20_000,
+    "bytes": CHUNKED + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n",
+    "many headers": OK + b"a:b\r\n" * 40_000,
+    "most headers": OK + b"a:b\r\n" * 3_200 + b"\r\n",
+    "many trailers": CHUNKED + b"0\r\n" + b"a:b\r\n" * 40_000,
+    "most trailers": CHUNKED + b"0\r\n" + b"a:b\r\n" * 3_200 + b"\r\n",
+}
+
+
+async def longest_turn_s(data: bytes) -> float:
+    """The longest turn of the event loop, in this thread's own time, while `data` is fetched."""
+    turns_s = [0.0]
 
     async def watch() -> None:
-        nonlocal longest_s
-        while not is_over:
+        while True:
             before_s = time.thread_time()
             await asyncio.sleep(0)
-            longest_s = max(longest_s, time.thread_time() - before_s)
+            turns_s.append(time.thread_time() - before_s)
 
-    async with open_site(sends(floods[name])) as site, open_fetcher([site.port]) as fetcher:
+    async with open_site(sends(data)) as site, open_fetcher([site.port]) as fetcher:
         watching = asyncio.ensure_future(watch())
-        try:
+        with suppress(MediaError):
             await get(fetcher, f"http://img.test:{site.port}/")
-        except GatewayError:
-            assert name.startswith(("many", "informs"))
-        is_over = True
-        await watching
+        watching.cancel()
+    return max(turns_s)
 
-    assert longest_s < 0.05
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_what_a_server_sends_takes_the_loop_for_short_turns_only(name: str) -> None:
+    """Without bounds, each of these takes from 50 ms to 200 ms in one. The best of some tries: the rest is the machine's."""
+    gc.disable()
+    try:
+        turns_s = [await longest_turn_s(FLOODS[name]) for _ in range(3)]
+    finally:
+        gc.enable()
+
+    assert min(turns_s) < 0.02

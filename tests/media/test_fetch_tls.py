@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from server.errors import MediaError
-from tests.media.sites import PUBLIC, Names, answer, get, names, open_canaries, open_fetcher, open_site, sends
+from tests.media.sites import OTHER, PUBLIC, Names, answer, get, names, open_canaries, open_fetcher, open_site, sends
 
 x509 = pytest.importorskip("cryptography.x509", reason="makes the certificates")
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
@@ -137,6 +137,17 @@ async def test_a_handshake_without_end(authority: Authority) -> None:
     ):
         with pytest.raises(MediaError, match=r"can't be connected to|was not there within `0\.2` s"):
             await get(fetcher, f"https://img.test:{site.port}/")
+
+
+async def test_an_address_whose_handshake_has_no_end_leaves_time_for_the_next(authority: Authority) -> None:
+    async with open_site(sends(answer(b"here")), tls=authority.server("img.test")) as site:
+        resolver, trusting = names(img=f"{OTHER} {PUBLIC}"), authority.trusting()
+        async with (
+            open_site(sends(b"", hangs=True), OTHER, site.port) as silent,
+            open_fetcher([site.port], resolver, tls=trusting, fetch_timeout_s=1.0) as fetcher,
+        ):
+            assert b"here" == await get(fetcher, f"https://img.test:{site.port}/")
+    assert 1 == silent.num_connections
 
 
 async def test_a_redirect_out_of_tls(authority: Authority) -> None:
