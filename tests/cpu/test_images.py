@@ -4,127 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
+import json
 import sys
 import warnings
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
+import httpx
 import pytest
 import pytest_asyncio
 from PIL import Image as PillowImage
 
-from server.engine.base import EngineDelta, EngineRequest, Sampling
+from server.app import create_app
+from server.engine.base import Engine, EngineDelta
 from server.engine.vllm import VllmEngine
 from server.errors import EngineError, InvalidRequestError, MediaError
-from server.images import Image, ImageRule, PlacedImage
+from server.images import ImageRule
+from server.settings import Settings
 from tests.services import tiny_vision
+from tests.services.images import data_url, encoded
+from tests.services.viewer import SIZE, Viewer, blue, plain, red
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session"), pytest.mark.filterwarnings("ignore")]
 
 PLACEHOLDER = "<|kimi_image_placeholder|>"
-SIZE = (190, 170)  # 49 tokens: more than a block of the prefix cache
-_numbers = itertools.count()
-
-
-class HeldPixels:
-    """`Pixels` of a Pillow image."""
-
-    def __init__(self, picture: PillowImage.Image) -> None:
-        assert picture.mode in ("RGB", "RGBA")
-        self.mode: Literal["RGB", "RGBA"] = picture.mode  # type: ignore[assignment]
-        self.width, self.height = picture.size
-        self.data = memoryview(np.asarray(picture))
-        self.closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@dataclass
-class Source:
-    """A picture, what is known of it, and what was asked of it. `gate`: pixels are made once it is set."""
-
-    picture: PillowImage.Image
-    content_hash: str = ""
-    gate: asyncio.Event | None = None
-    error: Exception | None = None
-    made: list[HeldPixels] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.content_hash = self.content_hash or f"{next(_numbers):064x}"
-
-    async def _pixels(self) -> HeldPixels:
-        if self.gate is not None:
-            await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        self.made.append(HeldPixels(self.picture))
-        return self.made[-1]
-
-    @property
-    def image(self) -> Image:
-        return Image(*self.picture.size, self.content_hash, self._pixels)
-
-
-def plain(colour: tuple[int, ...], size: tuple[int, int] = SIZE, mode: Literal["RGB", "RGBA"] = "RGB", **given: Any) -> Source:
-    return Source(PillowImage.new(mode, size, colour), **given)
-
-
-def red(**given: Any) -> Source:
-    return plain((210, 30, 20), **given)
-
-
-def blue(**given: Any) -> Source:
-    return plain((10, 40, 220), **given)
-
-
-@dataclass
-class Viewer:
-    """Greedy requests of a few tokens, each with a cache salt of its own unless one is given."""
-
-    engine: VllmEngine
-
-    def block(self, image: Image) -> list[int]:
-        vocabulary, rule = self.engine.vocabulary, self.engine.facts.image_rule
-        assert rule is not None
-        begin, content, pad, end = (vocabulary.control[f"<|media_{name}|>"] for name in ("begin", "content", "pad", "end"))
-        size = vocabulary.encode(f"image {image.width}x{image.height}")
-        return [begin, *size, content, *[pad] * rule.num_tokens(image.width, image.height), end]
-
-    def request(self, *parts: str | Source, salt: str = "", **sampling: Any) -> EngineRequest:
-        token_ids: list[int] = []
-        media = []
-        for part in parts:
-            tokens = self.engine.vocabulary.encode(part) if isinstance(part, str) else self.block(part.image)
-            if isinstance(part, Source):
-                media.append(PlacedImage(part.image, len(token_ids), len(tokens)))
-            token_ids += tokens
-        number = next(_numbers)
-        settings = Sampling(**{"max_tokens": 6, "temperature": 0.0, "ignore_eos": True, **sampling})
-        return EngineRequest(f"images:{number}", token_ids, settings, salt or f"images-{number}", media=tuple(media))
-
-    async def deltas(self, *parts: str | Source, **given: Any) -> list[EngineDelta]:
-        return [delta async for delta in self.engine.generate(self.request(*parts, **given))]
-
-    async def answer(self, *parts: str | Source, **given: Any) -> list[int]:
-        return list(chain.from_iterable(delta.token_ids for delta in await self.deltas(*parts, **given)))
-
-    async def num_cached(self, *parts: str | Source, **given: Any) -> int:
-        return (await self.deltas(*parts, **given))[0].num_cached_tokens
-
-    async def rendered(self, text_ids: list[int], *pictures: PillowImage.Image) -> Any:
-        """What vLLM alone makes of a prompt with its placeholders."""
-        prompt = {"prompt_token_ids": text_ids, "multi_modal_data": {"image": list(pictures)}}
-        return await self.engine._llm.renderer.process_for_engine_async(prompt, 0.0, skip_mm_cache=True)
-
-    @property
-    def processor_hits(self) -> int:
-        return int(self.engine._llm.renderer.mm_processor_cache.make_stats().hits)
+OFF: Any = {"thinking": {"type": "disabled"}}  # whose note would be a common beginning of all prompts
+ADMIN = "k3gw-images-admin-0123456789"
+TENANTS: dict[str, Any] = {"ann": {}, "bea": {}, "cid": {"cache_group": "choir"}, "dot": {"cache_group": "choir"}}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -141,6 +50,7 @@ async def seeing_engine(demo_model: Path, tmp_path_factory: pytest.TempPathFacto
         assert str(plugin) in sys.path
         yield engine
         await engine.close()
+        gc.unfreeze()  # a gateway has run on it, which exempts what is there at its start from being collected
         gc.collect()
 
 
@@ -376,3 +286,82 @@ async def test_requests_that_are_left_at_any_time_leave_nothing(viewer: Viewer) 
     # What a request that was left has put into one cache and not into the other is found out.
     for i in range(0, 24, 3):
         assert 6 == len(await viewer.answer(plain((10 * i, 40, 220), size=(150 + i, 140)), shared))
+
+
+class Lent:
+    """The module's engine, for a gateway that believes it its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def close(self) -> None:
+        """Others go on."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A gateway over the engine, asked without a socket: the engine lives on the tests' own loop."""
+
+    http: httpx.AsyncClient
+    keys: dict[str, str]
+
+    async def ask(self, tenant: str, *parts: dict[str, Any], **options: Any) -> dict[str, Any]:
+        content = [{"type": "text", "text": "Look:"}, *parts, {"type": "text", "text": "What is it?"}]
+        messages = [{"role": "user", "content": content}]
+        body = {"model": "kimi-k3", "messages": messages, "temperature": 0, "max_tokens": 6, **OFF, **options}
+        headers = {"authorization": f"Bearer {self.keys[tenant]}"}
+        answer = await self.http.post("/v1/chat/completions", json=body, headers=headers, timeout=60)
+        assert 200 == answer.status_code, answer.text
+        if "stream" in options:
+            *_, usage, done, _ = answer.text.split("\n\n")
+            assert "data: [DONE]" == done
+            return dict(json.loads(usage.removeprefix("data: "))["usage"])
+        return dict(answer.json()["usage"])
+
+
+@asynccontextmanager
+async def service_over(engine: Engine, folder: Path) -> AsyncIterator[Service]:
+    async def open_engine() -> Any:
+        return Lent(engine)
+
+    storage = {"ledger_url": f"sqlite:///{folder / 'gateway.db'}", "spool_path": str(folder / "spool")}
+    values = {"engine": {"kind": "scripted"}, "storage": storage, "tenancy": {"admin_key": ADMIN}, "tenants": TENANTS}
+    app = create_app(Settings.model_validate(values), open_engine)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http,
+    ):
+        await app.state.gateway.opened.wait()
+        keys = {}
+        for tenant in TENANTS:
+            made = await http.post("/admin/v1/keys", json={"tenant": tenant}, headers={"authorization": f"Bearer {ADMIN}"})
+            keys[tenant] = made.json()["secret"]
+        yield Service(http, keys)
+
+
+def part(colour: tuple[int, ...], size: tuple[int, int] = SIZE) -> dict[str, Any]:
+    """An image part, large enough in its file to be lifted out of the body as it comes."""
+    return {"type": "image_url", "image_url": {"url": data_url(encoded(*size, colour=colour) + bytes(150_000))}}
+
+
+async def test_images_over_http_are_answered_counted_and_cached_for_their_group_alone(viewer: Viewer, tmp_path: Path) -> None:
+    picture = part((40, 170, 60))
+    num_block_tokens = len(viewer.block(plain((0, 0, 0)).image))
+    async with service_over(viewer.engine, tmp_path) as service:
+        text_alone = await service.ask("ann")
+        hits = viewer.processor_hits
+        for number, (tenant, is_known) in enumerate(
+            [("ann", False), ("ann", True), ("bea", False), ("cid", False), ("dot", True), ("ann", True)]
+        ):
+            options = {"stream": True, "stream_options": {"include_usage": True}} if number % 2 else {}
+            usage = await service.ask(tenant, picture, **options)
+            hits += is_known
+            assert (tenant, hits) == (tenant, viewer.processor_hits)
+            assert num_block_tokens == usage["prompt_tokens"] - text_alone["prompt_tokens"]
+            num_cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            # The whole image, and no more than all: what is found again is in blocks of 32.
+            assert num_cached == (usage["prompt_tokens"] // 32 * 32 if is_known else 0), tenant
+        assert 0 == viewer.engine.num_unfinished
