@@ -1,12 +1,16 @@
 """Who asks: every path needs a key but the few listed here.
 
 Role: step 1 of a request; default-deny. Invariants: what is not public or authenticated never reaches a route, known path or not;
-a tenant's key never opens what shows or changes other tenants; an operator's key acts for no tenant.
+a tenant's key never opens what shows or changes other tenants; an operator's key acts for no tenant. Only `/dashboard`, which
+browsers open, takes a key as a password (HTTP's Basic scheme): a page of another site can have it sent, and there change nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,13 +24,14 @@ from server.tenancy.operators import OperatorKeys
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 FORWARDING_HEADERS = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 MAX_KEY_BYTES = 512
+BASIC_CHALLENGE: Final = 'Basic realm="k3-gateway", charset="UTF-8"'
 _HOW: Final = "send it as `Authorization: Bearer …` or `x-api-key`"
 
 
 class AuthenticationMiddleware:
     """Puts `tenant` and `key_id` into the request's state, `is_admin` where an operator asks, `is_nobody` where it refuses.
 
-    `metrics_from_loopback`: `/metrics` needs no key from this machine. `wrong_keys`: brakes who keeps sending some.
+    `metrics_from_loopback`: `/metrics` and `/dashboard` need no key from this machine. `wrong_keys`: brakes who keeps sending some.
     """
 
     def __init__(
@@ -55,8 +60,8 @@ class AuthenticationMiddleware:
 
     def _is_public(self, scope: Scope) -> bool:
         path = scope["path"]
-        if path == "/metrics" and self._metrics_from_loopback and _is_from_here(scope):
-            return True
+        if self._metrics_from_loopback and _is_from_here(scope):
+            return path in PUBLIC_PATHS or path == "/metrics" or (_is_below(path, "/dashboard") and _is_named_so(scope))
         return path in PUBLIC_PATHS
 
     def _identify(self, scope: Scope) -> GatewayError | None:
@@ -66,6 +71,8 @@ class AuthenticationMiddleware:
             if self._operators.opens_metrics(secret):
                 return None
             return AuthenticationError(f"`/metrics` takes `metrics.key` or the admin key; {_HOW}")
+        if _is_below(path, "/dashboard"):
+            return self._identify_viewer(secret, scope)
         if _is_below(path, "/admin") or (_is_below(path, "/debug") and self._operators.is_admin(secret)):
             return self._identify_admin(secret, scope)
         try:
@@ -81,14 +88,30 @@ class AuthenticationMiddleware:
             raise TenantSuspendedError(f"tenant `{tenant.name}` is suspended; ask who runs this gateway")
         return None
 
+    def _identify_viewer(self, secret: bytes | None, scope: Scope) -> AuthenticationError | None:
+        """As `_identify_admin`; a browser sends the key as a password, and is asked to."""
+        given = {key for key in (secret, _password(scope)) if key is not None}
+        if len(given) == 1 and self._operators.is_admin(*given):
+            self._note_admin(scope)
+            return None
+        if not self._operators.has_admin:
+            return AuthenticationError(
+                "no admin key is set (`tenancy.admin_key`); nothing opens `/dashboard` from elsewhere until there is one"
+            )
+        scope["state"].setdefault("headers", {})["www-authenticate"] = BASIC_CHALLENGE
+        return AuthenticationError(f"`/dashboard` takes the admin key, as the password of any user; a script can {_HOW}")
+
     def _identify_admin(self, secret: bytes | None, scope: Scope) -> AuthenticationError | None:
         if self._operators.is_admin(secret):
-            scope["state"]["is_admin"] = True
-            scope["state"]["log"].update(key_id="admin")
+            self._note_admin(scope)
             return None
         if not self._operators.has_admin:
             return AuthenticationError("no admin key is set (`tenancy.admin_key`); nothing opens `/admin` until there is one")
         return AuthenticationError(f"`/admin` takes the admin key only; {_HOW}")
+
+    def _note_admin(self, scope: Scope) -> None:
+        scope["state"]["is_admin"] = True
+        scope["state"]["log"].update(key_id="admin")
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -101,6 +124,33 @@ def _is_from_here(scope: Scope) -> bool:
     if client is None or not is_loopback(client[0]):
         return False
     return not any(name in FORWARDING_HEADERS for name, _ in scope["headers"])
+
+
+def _is_named_so(scope: Scope) -> bool:
+    """Whether a request from this machine was meant for it, by name.
+
+    A page of another site may give its own name this machine's address: the browser would then show it what is here.
+    """
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    try:
+        return len(hosts) == 1 and is_loopback(urlsplit(f"//{hosts[0]}").hostname or "")
+    except ValueError:
+        return False
+
+
+def _password(scope: Scope) -> bytes | None:
+    """The password that a browser sends (RFC 7617), None for none, more than one, or one that can't be a key of ours."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(values) != 1 or len(values[0]) > 2 * MAX_KEY_BYTES:
+        return None
+    scheme, _, encoded = values[0].partition(b" ")
+    if scheme.lower() != b"basic":
+        return None
+    try:
+        _, _, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except binascii.Error:
+        return None
+    return password if 0 < len(password) <= MAX_KEY_BYTES else None
 
 
 def _key(scope: Scope) -> bytes | None:
