@@ -14,6 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from server.clock import Clock, SystemClock
+from server.dashboard.dashboard import Dashboard
+from server.dashboard.files import load_files
 from server.errors import MethodNotAllowedError, NotFoundError
 from server.gateway import Gateway
 from server.lifespan import OpenEngine, lifespan_of
@@ -24,7 +26,7 @@ from server.middleware.edge import EdgeMiddleware
 from server.middleware.errors import error_response
 from server.middleware.reserved_headers import ReservedHeadersMiddleware
 from server.middleware.wrong_keys import WrongKeys
-from server.routes import admin, admin_keys, chat, debug, health, metrics, models
+from server.routes import admin, admin_keys, chat, dashboard, debug, health, metrics, models
 from server.settings import Settings
 
 
@@ -61,7 +63,9 @@ def create_app(
         exception_handlers={HTTPException: _routing_error},
     )
     app.state.gateway = gateway
-    for routes in (health, models, chat, metrics, admin, admin_keys):
+    app.state.dashboard, app.state.dashboard_files = Dashboard(gateway), load_files()
+    gateway.background.append(app.state.dashboard.run)
+    for routes in (health, models, chat, metrics, admin, admin_keys, dashboard):
         app.include_router(routes.router)
     if settings.engine.kind == "scripted":
         app.include_router(debug.router)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
@@ -132,15 +132,19 @@ class Gateway:
         if isinstance(self.limits, RedisStore) and self.limits.is_away and self.settings.storage.limits_away == "closed":
             raise LimitsAwayError("the limits store can't be reached; try again in a moment")
 
+    def service(self) -> Mapping[str, float]:
+        """What the fair queue has given each tenant since the start, in uncached input tokens; weights are left aside."""
+        if self.queue is not None:
+            self._service.update(self.queue.take_service())
+        return self._service
+
     def _figures(self) -> AdmissionFigures:
         """What a scrape shows of admission."""
         queue, tenants = self.queue, self.storage.keys.tenants()
-        if queue is not None:
-            self._service.update(queue.take_service())
         left = {name: self.admission.budget_remaining_ratio(tenant) for name, tenant in tenants.items()}
         return AdmissionFigures(
             queued=queue.queued_by_tenant() if queue else {},
-            service=self._service,
+            service=self.service(),
             budget_left={name: ratio for name, ratio in left.items() if ratio is not None},
             ledger_rows=self.storage.ledger.counts,
             num_pending_rows=self.storage.ledger.num_pending,

@@ -49,7 +49,7 @@ class Distribution:
         return self.sum / count if count else None
 
     def quantile(self, share: float) -> Figure:
-        """As Prometheus's `histogram_quantile` has it: values are spread evenly over their bucket, none is above the last bound."""
+        """As Prometheus's `histogram_quantile` has it: values are spread evenly over their bucket, none above the last bound."""
         rank = share * sum(self.counts)
         if not rank:
             return None

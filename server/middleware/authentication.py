@@ -31,7 +31,8 @@ _HOW: Final = "send it as `Authorization: Bearer …` or `x-api-key`"
 class AuthenticationMiddleware:
     """Puts `tenant` and `key_id` into the request's state, `is_admin` where an operator asks, `is_nobody` where it refuses.
 
-    `metrics_from_loopback`: `/metrics` and `/dashboard` need no key from this machine. `wrong_keys`: brakes who keeps sending some.
+    `metrics_from_loopback`: `/metrics` and `/dashboard` need no key from this machine. `wrong_keys`: brakes who keeps sending
+    some.
     """
 
     def __init__(

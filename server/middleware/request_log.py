@@ -20,7 +20,7 @@ from server.record import GenerationRecord
 
 log = structlog.get_logger(__name__)
 MAX_WRONG_KEYS_A_SECOND: Final = 5
-_QUIET: Final = frozenset({"/health", "/ready", "/metrics"})
+_QUIET: Final = frozenset({"/health", "/ready", "/metrics", "/dashboard/figures"})
 _KEY: Final = re.compile(r"\b(?:k3gw|sk)-[A-Za-z0-9_\-]{6,}")
 _LONG_PART: Final = re.compile(r"[^/\s]{25,}")
 

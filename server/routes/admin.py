@@ -13,10 +13,9 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter
 from starlette.responses import JSONResponse
 
-from server.admission.memory import MemoryStore
+from server.dashboard.replica import status_of
 from server.durations import seconds_of
-from server.errors import InvalidRequestError, NotFoundError, OverloadedError
-from server.gateway import Gateway
+from server.errors import InvalidRequestError, NotFoundError
 from server.quoting import shown
 from server.routes.admin_store import body_of, changing, database_of, invalid, query_of, reading, registry_of
 from server.routes.gateway import gateway_of
@@ -96,16 +95,7 @@ async def drain(request: Request) -> JSONResponse:
 async def get_status(request: Request) -> dict[str, Any]:
     """What this replica is doing."""
     query_of(request)
-    gateway = gateway_of(request)
-    storage = gateway.storage
-    is_up = storage.opened.is_set() and not storage.watch.is_away
-    return {
-        "status": _state(gateway),
-        "store": "up" if is_up else "away",
-        "limits_store": "memory" if isinstance(gateway.limits, MemoryStore) else "away" if gateway.limits.is_away else "up",
-        "pending_ledger_rows": storage.ledger.num_pending,
-        **_work(gateway),
-    }
+    return status_of(gateway_of(request))
 
 
 async def _apply(request: Request, wanted: dict[str, TenantSettings], *, is_one: bool) -> dict[str, Any]:
@@ -144,27 +134,3 @@ def _usage(line: UsageLine, by: list[str]) -> dict[str, Any]:
     values = msgspec.structs.asdict(line)
     grouped = {name: values.pop(name) for name in BY}
     return {**{name: grouped[name] for name in by}, **values, "cost_usd": line.cost_usd}
-
-
-def _state(gateway: Gateway) -> str:
-    """`ready`, or why no request is taken: `draining`, `engine_dead`, `limits_unavailable`, or `overloaded` while it starts."""
-    try:
-        gateway.check_ready()
-    except OverloadedError as error:
-        return error.code or "overloaded"
-    return "ready"
-
-
-def _work(gateway: Gateway) -> dict[str, Any]:
-    """What is under way, in requests: waiting for a seat, having one, and in the engine."""
-    engine, queue = gateway.engine, gateway.queue
-    if engine is None or queue is None:
-        return {}
-    stats = engine.stats
-    return {
-        "queued_requests": queue.num_queued,
-        "seated_requests": queue.num_seated,
-        "engine_running_requests": stats.num_running,
-        "engine_waiting_requests": stats.num_waiting,
-        "kv_cache_usage": stats.kv_cache_usage,
-    }

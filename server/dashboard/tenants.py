@@ -1,0 +1,219 @@
+"""The table of tenants: what each uses, against its limits, its budget and its share of the engine.
+
+Role: one page of rows at a time, of those that match and in the order that was asked for, whatever number of tenants there is.
+Invariant: what is costly is made only for the rows of the page, or for what they are put in order by.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from server.admission.limits import INPUT, OUTPUT, REQUESTS, UNCACHED, Standing, budget_limits
+from server.context import Tenant
+from server.dashboard.counts import TenantCounts, tenant_counts
+from server.dashboard.points import Figure, ratio
+from server.gateway import Gateway
+
+SNAPSHOT_S: Final = 10.0
+WINDOW_S: Final = 60.0
+MAX_ROWS: Final = 100
+_FRESH_S: Final = 5
+_BUDGETS: Final = ("tokens_per_day", "tokens_per_month", "nano_usd_per_day", "nano_usd_per_month")
+_NOTHING: Final = TenantCounts()
+
+
+@dataclass(slots=True, frozen=True)
+class View:
+    """Which rows are wanted. `text`: part of the name, in any case; `page` counts from 0."""
+
+    text: str = ""
+    sort: str = "traffic"
+    descending: bool = True
+    page: int = 0
+    num_rows: int = 25
+
+
+@dataclass(slots=True, frozen=True)
+class _Snapshot:
+    """Tenant -> its counts, and its service, at a moment of the monotonic clock."""
+
+    at_s: float
+    counts: Mapping[str, TenantCounts]
+    service: Mapping[str, float]
+
+
+class TenantTable:
+    """The tenants of one gateway. `look` must be called from time to time, for what they did in the last minute."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._snapshots: deque[_Snapshot] = deque()
+
+    def look(self) -> None:
+        """Remember how things stand, if the last time was long enough ago."""
+        now_s, snapshots = self._gateway.clock.monotonic_s(), self._snapshots
+        if snapshots and now_s - snapshots[-1].at_s < SNAPSHOT_S - 0.5:
+            return
+        while len(snapshots) > 1 and now_s - snapshots[1].at_s >= WINDOW_S - 0.5:
+            snapshots.popleft()
+        snapshots.append(self._snapshot(now_s))
+
+    def page(self, view: View) -> dict[str, Any]:
+        """Rows, and how many tenants there are and match, as JSON."""
+        keys = self._gateway.storage.keys
+        now = self._snapshot(self._gateway.clock.monotonic_s())
+        tenants = dict(keys.tenants())
+        for name in now.counts:
+            if name not in tenants and (tenant := keys.tenant(name)) is not None:
+                tenants[name] = tenant
+        text = view.text.casefold()
+        matching = [tenant for name, tenant in tenants.items() if text in name.casefold()]
+        look = _Look(self._gateway, now, self._snapshots[0] if self._snapshots else now, tenants)
+        matching.sort(key=lambda tenant: tenant.name)
+        matching = look.ordered(matching, SORTS[view.sort], descending=view.descending)
+        num_pages = max(1, -(-len(matching) // view.num_rows))
+        first = min(view.page, num_pages - 1) * view.num_rows
+        return {
+            "num_tenants": len(tenants),
+            "num_matching": len(matching),
+            "page": first // view.num_rows,
+            "num_pages": num_pages,
+            "window_s": round(look.span_s, 1),
+            "rows": [look.row(tenant) for tenant in matching[first : first + view.num_rows]],
+        }
+
+    def _snapshot(self, now_s: float) -> _Snapshot:
+        return _Snapshot(now_s, tenant_counts(self._gateway.recorder), dict(self._gateway.service()))
+
+
+class _Look:
+    """What is known of tenants now, and from the minute before."""
+
+    def __init__(self, gateway: Gateway, now: _Snapshot, before: _Snapshot, tenants: Mapping[str, Tenant]) -> None:
+        self._admission = gateway.admission
+        self._accounts = None if gateway.queue is None else gateway.queue.accounts
+        self._unix_s = gateway.clock.unix_s()
+        self._now = now
+        self._before = before
+        self.span_s = now.at_s - before.at_s
+        served = {name: given - before.service.get(name, 0.0) for name, given in now.service.items()}
+        self._served = {name: given for name, given in served.items() if given > 0}
+        self._all_served = sum(self._served.values())
+        self._all_weights = sum(tenants[name].weight for name in self._served if name in tenants)
+
+    def ordered(self, tenants: list[Tenant], figure: Sort, *, descending: bool) -> list[Tenant]:
+        """By `figure`, those alike as they come; those of which it is not known come last, whichever way."""
+        valued = [(figure(self, tenant), tenant) for tenant in tenants]
+        known = sorted((pair for pair in valued if pair[0] is not None), key=lambda pair: pair[0], reverse=descending)
+        return [*(tenant for _, tenant in known), *(tenant for value, tenant in valued if value is None)]
+
+    def row(self, tenant: Tenant) -> dict[str, Any]:
+        """All that the table shows of one tenant. A limit or a budget is `[used, limit]`, null without one."""
+        counts, limits = self.counts(tenant), tenant.limits
+        used, spent = self._used(tenant), self._spent(tenant)
+        account = None if self._accounts is None else self._accounts.get(tenant.name)
+        return {
+            "name": tenant.name,
+            "suspended": tenant.suspended,
+            "weight": tenant.weight,
+            "input_tokens_per_s": self._rate(tenant, "num_input_tokens"),
+            "output_tokens_per_s": self._rate(tenant, "num_output_tokens"),
+            "service_share": ratio(self._served.get(tenant.name, 0.0), self._all_served),
+            "fair_share": ratio(tenant.weight, self._all_weights) if tenant.name in self._served else None,
+            "queued": 0 if account is None else account.num_waiting,
+            "running": self.running(tenant),
+            "concurrent_requests": limits.concurrent_requests,
+            "requests_per_minute": [used[REQUESTS], limits.requests_per_minute],
+            "input_tokens_per_minute": [used[INPUT], limits.input_tokens_per_minute],
+            "uncached_input_tokens_per_minute": [used[UNCACHED], limits.uncached_input_tokens_per_minute],
+            "output_tokens_per_minute": [used[OUTPUT], limits.output_tokens_per_minute],
+            "budget": {
+                name: [taken, limit]
+                for name, taken, limit in zip(_BUDGETS, spent, budget_limits(tenant.budget), strict=True)
+                if limit is not None
+            },
+            "budget_left": self.budget_left(tenant),
+            "cache_hit_ratio": self.cache_hit(tenant),
+            "requests": counts.num_requests,
+            "refused": counts.num_refused,
+            "input_tokens": counts.num_input_tokens,
+            "cached_tokens": counts.num_cached_tokens,
+            "output_tokens": counts.num_output_tokens,
+        }
+
+    def counts(self, tenant: Tenant) -> TenantCounts:
+        """Since the gateway's start."""
+        return self._now.counts.get(tenant.name, _NOTHING)
+
+    def traffic(self, tenant: Tenant) -> int:
+        """Tokens in and out, in the last minute."""
+        now, before = self.counts(tenant), self._before.counts.get(tenant.name, _NOTHING)
+        return now.num_input_tokens + now.num_output_tokens - before.num_input_tokens - before.num_output_tokens
+
+    def service(self, tenant: Tenant) -> float:
+        """What the fair queue counted in the last minute."""
+        return self._served.get(tenant.name, 0.0)
+
+    def cache_hit(self, tenant: Tenant) -> Figure:
+        """Of all prompts so far, the part found in the prefix cache."""
+        counts = self.counts(tenant)
+        return ratio(counts.num_cached_tokens, counts.num_input_tokens)
+
+    def running(self, tenant: Tenant) -> int:
+        """Requests under way, as its limit counts them; where that is not fresh, those with a place at this replica."""
+        standing = self._standing(tenant)
+        if standing is not None and self._unix_s - standing.unix_s <= _FRESH_S:
+            return standing.num_running
+        account = None if self._accounts is None else self._accounts.get(tenant.name)
+        return 0 if account is None else account.num_seated + account.num_waiting
+
+    def queued(self, tenant: Tenant) -> int:
+        """Requests that wait for a seat."""
+        account = None if self._accounts is None else self._accounts.get(tenant.name)
+        return 0 if account is None else account.num_waiting
+
+    def budget_left(self, tenant: Tenant) -> Figure:
+        """Of the tightest budget; None where it has none."""
+        return self._admission.budget_remaining_ratio(tenant)
+
+    def _rate(self, tenant: Tenant, name: str) -> Figure:
+        if self.span_s <= 0:
+            return None
+        before = self._before.counts.get(tenant.name, _NOTHING)
+        num_tokens: int = getattr(self.counts(tenant), name) - getattr(before, name)
+        return round(num_tokens / self.span_s, 3)
+
+    def _standing(self, tenant: Tenant) -> Standing | None:
+        return self._admission.store.standing(tenant)
+
+    def _used(self, tenant: Tenant) -> tuple[int, ...]:
+        """Of the minute. What was in it when a shared store last spoke of it has left it since, in time."""
+        standing = self._standing(tenant)
+        if standing is None or self._unix_s - standing.unix_s > standing.full_in_s:
+            return 0, 0, 0, 0
+        return standing.used
+
+    def _spent(self, tenant: Tenant) -> list[int]:
+        """Of the day and the month."""
+        standing = self._standing(tenant)
+        if standing is None:
+            return [0, 0, 0, 0]
+        return [spent if self._unix_s < standing.ends_s[index % 2] else 0 for index, spent in enumerate(standing.spent)]
+
+
+Sort = Callable[[_Look, Tenant], Any]
+SORTS: Final[Mapping[str, Sort]] = {
+    "name": lambda _, tenant: tenant.name,
+    "traffic": _Look.traffic,
+    "service": _Look.service,
+    "weight": lambda _, tenant: tenant.weight,
+    "running": _Look.running,
+    "queued": _Look.queued,
+    "budget_left": _Look.budget_left,
+    "cache_hit": _Look.cache_hit,
+    "requests": lambda look, tenant: look.counts(tenant).num_requests,
+    "refused": lambda look, tenant: look.counts(tenant).num_refused,
+}
