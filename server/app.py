@@ -49,7 +49,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         middleware=[  # outermost first
-            Middleware(EdgeMiddleware, clock=clock, on_refused=gateway.refused),
+            Middleware(EdgeMiddleware, clock=clock, on_refused=gateway.refused, tracer=gateway.tracer),
             Middleware(
                 AuthenticationMiddleware,
                 keys=gateway.storage.keys,

@@ -34,6 +34,8 @@ from server.quoting import cut
 from server.reading import AnswerReader
 from server.record import GenerationRecord
 from server.resampling import SentAnswer, Start, single
+from server.tracing.engine_span import traced
+from server.tracing.trace import in_span
 
 RETRY_TEMPERATURE: Final = 1.0
 """At least; a greedy answer would only be the same again."""
@@ -101,15 +103,15 @@ class Choice:
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
         record, now, request = self._record, self._pipeline.clock.monotonic_s, self._request()
-        place, ticket = self._place, self._ticket
+        place, ticket, trace = self._place, self._ticket, self._plan.job.trace
         first_s = last_s = 0.0
         num_tokens = 0
         started = False
         try:
-            await place.wait()
+            await in_span(trace, "queue", place.wait(), choice=self._index)
             self._dispatched(now())
             while True:
-                async with aclosing(self._pipeline.engine.generate(request)) as deltas:
+                async with aclosing(traced(trace, self._pipeline.engine, request, self._index)) as deltas:
                     async for delta in deltas:
                         last_s = now()
                         num_new = len(delta.token_ids)
@@ -256,7 +258,7 @@ class Choice:
         if delta.finish_reason == "abort":  # never asked for: who wants no more closes the generator
             raise EngineError("the engine ended this request before its answer was whole")
         record = self._record
-        record.finish_reason = finish.value
+        record.finished(self._index, finish.value)
         if figures := delta.speculation:
             record.num_draft_tokens += figures.num_draft_tokens
             record.num_accepted_tokens += figures.num_accepted_tokens

@@ -32,6 +32,7 @@ from server.storage import Storage
 from server.streaming.answers import OpenAnswers
 from server.tenancy.isolation import CacheSalts
 from server.tenancy.operators import OperatorKeys
+from server.tracing.tracer import make_tracer
 
 
 class Gateway:
@@ -55,6 +56,7 @@ class Gateway:
         self.recorder.watch_admission(self._figures)
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
+        self.tracer = make_tracer(settings.tracing, clock)
         self.opened = asyncio.Event()
         self.engine: Engine | None = None
         self.queue: FairQueue | None = None

@@ -34,6 +34,7 @@ from server.prompts.base import Prompt
 from server.prompts.factory import make_format
 from server.record import GenerationRecord
 from server.room import check_all_choices, room_for
+from server.tracing.trace import in_span
 
 PREFIX_TOKENS: Final = 256
 """Prompts that begin with the same tokens, so many, may find each other's in the prefix cache."""
@@ -85,7 +86,7 @@ class Generator:
 
     async def prepare(self, job: Job) -> Generation:
         """Render and check; nothing has reached the engine yet. Raises `InvalidRequestError`."""
-        prompt = await self._formats[job.model.format].render(job.conversation)
+        prompt = await in_span(job.trace, "render", self._formats[job.model.format].render(job.conversation))
         facts = self.engine.facts
         room = room_for(job, len(prompt.token_ids), facts.context_length)
         check_all_choices(job.num_choices, len(prompt.token_ids), facts.context_length)
@@ -192,7 +193,7 @@ class Generation:
         has_cap, num_choices = job.max_tokens is not None, job.num_choices
         estimate = Estimate(num_tokens, max_tokens * num_choices, has_cap, num_choices)
         try:
-            ticket = await admission.reserve(job.context, job.model, estimate)
+            ticket = await in_span(job.trace, "admission", admission.reserve(job.context, job.model, estimate))
         except GatewayError:
             self.headers.update(admission.headers(tenant))
             raise

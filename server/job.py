@@ -16,6 +16,7 @@ from server.models import ServedModel
 from server.prompts.base import Conversation
 from server.schemas.declared import DeclaredTools
 from server.schemas.library import KnownSchema
+from server.tracing.trace import RequestTrace
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,6 +29,7 @@ class Job:
     `named_tool`: the one that must be called; `max_calls`: how many calls the answer may have; `answer_schema`: what its
     text is to fit. `service_class`: among the tenant's own requests, lower ones go first. `hints`: for engines that choose
     replies by them, without what only the pipeline knows. `on_end`: called once nobody needs the conversation's images any more.
+    `trace`: notes what is done for it, where the gateway traces.
     """
 
     context: RequestContext
@@ -46,6 +48,7 @@ class Job:
     service_class: int = 1
     hints: EngineHints = field(default_factory=EngineHints)
     on_end: Callable[[], None] = lambda: None
+    trace: RequestTrace | None = None
 
 
 @dataclass(slots=True)

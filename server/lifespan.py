@@ -40,6 +40,8 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
             if isinstance(gateway.limits, RedisStore):
                 stores.append(tasks.create_task(_run_beside(gateway, gateway.limits.run)))
                 others.append(tasks.create_task(_run_beside(gateway, lambda: _share_service(gateway))))
+            if gateway.tracer is not None:
+                stores.append(tasks.create_task(_run_beside(gateway, gateway.tracer.run)))
             engine = tasks.create_task(_run_engine(gateway, open_engine))
             yield
             gateway.draining = True

@@ -55,10 +55,15 @@ class GenerationRecord:
     outcome: str = "cancelled"
     rejected_by: str | None = None
     finish_reason: str | None = None
+    finish_reasons: dict[int, str] = field(default_factory=dict)
     tool_calls: dict[str, int] = field(default_factory=dict)
     json_answers: dict[str, int] = field(default_factory=dict)
     recoveries: dict[str, int] = field(default_factory=dict)
     choice_speeds: list[float] = field(default_factory=list)
+
+    def finished(self, choice: int, reason: str) -> None:
+        """Choice `choice` has come to its end; the last to do so says why the answer ended."""
+        self.finish_reason = self.finish_reasons[choice] = reason
 
     @property
     def was_dispatched(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from server.context import Budget, Limits, Tenant
 from server.media_sections import TenantMediaSettings
@@ -221,6 +221,37 @@ class MetricsSettings(Section):
 
     access: Literal["loopback", "key"] = "loopback"
     key: Secret | None = None
+
+
+class TracingSettings(Section):
+    """Whether requests are traced, which, and where their spans go.
+
+    `endpoint`: of a collector that takes OTLP over HTTP; `/v1/traces` is added where it has no path. `headers` go with every
+    export. `sample_ratio` of the requests are traced; one whose `traceparent` says that its trace is sampled is traced anyway, as
+    long as its tenant has had no more than `client_samples_per_minute` of these in a minute; one that says it is not, is not.
+    `record_content`: spans have what was asked and answered.
+    """
+
+    exporter: Literal["off", "otlp"] = "off"
+    endpoint: str = "http://localhost:4318/v1/traces"
+    headers: dict[str, SecretStr] = {}
+    service_name: Name = "k3-gateway"
+    sample_ratio: float = Field(default=1.0, ge=0, le=1)
+    client_samples_per_minute: int = Field(default=60, ge=0)
+    record_content: bool = False
+
+    @field_validator("exporter", mode="before")
+    @classmethod
+    def _yaml_off(cls, exporter: Any) -> Any:
+        return "off" if exporter is False else exporter  # YAML reads a bare `off` as false
+
+    @field_validator("endpoint")
+    @classmethod
+    def _collector(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
+            raise ValueError("is no `http://host:port`; what a collector is to be told in secret goes into `tracing.headers`")
+        return url.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else url
 
 
 class LogSettings(Section):

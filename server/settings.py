@@ -29,12 +29,14 @@ from server.sections import (
     StorageSettings,
     TenancySettings,
     TenantSettings,
+    TracingSettings,
 )
 from server.setting_types import Name
 
 PREFIX = "K3GW_"
 SECRETS = frozenset({
     "tenancy.key", "tenancy.admin_key", "tenancy.cache_secret", "metrics.key", "storage.ledger_url", "storage.limits_url",
+    "tracing.endpoint", "tracing.headers",
 })  # fmt: skip
 """Settings whose wrong values are not repeated."""
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/@]*(?=@)|(?<=[?&])([^=&]*password=)[^&]*")
@@ -62,6 +64,7 @@ class Settings(BaseSettings):
     media: MediaSettings = MediaSettings()
     storage: StorageSettings = StorageSettings()
     metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
 
     @classmethod
@@ -192,6 +195,10 @@ def _unknown_variables() -> list[str]:
     return [f"{name}: there is no section `{section}`; sections are {sections}" for name, section in unknown]
 
 
+def _is_secret(name: str) -> bool:
+    return any(name == secret or name.startswith(f"{secret}.") for secret in SECRETS)
+
+
 def _describe(detail: Any, origins: Mapping[str, str]) -> str:
     name = ".".join(str(part) for part in detail["loc"])
     origin = next((origins[key] for key in origins if key == name or key.startswith(f"{name}.")), None)
@@ -199,6 +206,6 @@ def _describe(detail: Any, origins: Mapping[str, str]) -> str:
         text = "there is no such setting; `check-config` prints those there are"
     else:
         text = detail["msg"].removeprefix("Value error, ")
-        if name and name not in SECRETS and isinstance(detail["input"], (str, int, float, bool)):
+        if name and not _is_secret(name) and isinstance(detail["input"], (str, int, float, bool)):
             text = f"`{detail['input']}`: {text}"
     return (f"{name}: " if name else "") + text + (f" (from {origin})" if origin else "")

@@ -89,7 +89,7 @@ class EngineRequest:
     never empty: an empty salt would mean the shared prefix cache. `priority`: lower runs first. `media`: the prompt's images, in
     order; the tokens of each are in `token_ids` already. `grammar`: a structural tag as JSON. `reasoning_ended`: whether the
     grammar holds from the first token (True) or only after the reasoning (False); None without a grammar. `hints` never change
-    what a real engine generates.
+    what a real engine generates. `trace_headers`: W3C Trace Context, for an engine that traces, too.
     """
 
     request_id: str
@@ -101,6 +101,7 @@ class EngineRequest:
     grammar: str | None = None
     reasoning_ended: bool | None = None
     hints: EngineHints = EngineHints()
+    trace_headers: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if not self.cache_salt:

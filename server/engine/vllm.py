@@ -62,6 +62,7 @@ class VllmEngine:
         self._media = media
         self._facts = _model_facts(llm, answer_bounds or {}, None if media is None else media.rule)
         self._speculates = llm.vllm_config.speculative_config is not None
+        self._is_traced = llm.vllm_config.observability_config.otlp_traces_endpoint is not None
         self._request_ids: set[str] = set()
         self._aborted_ids: set[str] = set()  # of `_request_ids`, some that vLLM may not have yet
         self._closing: asyncio.Future[None] | None = None
@@ -157,6 +158,7 @@ class VllmEngine:
             prompt,
             self._convert.sampling_params(request),
             request.request_id,
+            trace_headers=request.trace_headers if self._is_traced else None,
             priority=request.priority,
             reasoning_ended=request.reasoning_ended,
         )

@@ -20,6 +20,7 @@ from server.errors import GatewayError, InternalError
 from server.middleware.errors import error_response
 from server.middleware.request_log import RequestLog
 from server.record import GenerationRecord
+from server.tracing.tracer import Tracer
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 _PROBES = frozenset({"/health", "/ready"})
@@ -30,13 +31,22 @@ class EdgeMiddleware:
     """Gives each request its id, and each failure its response.
 
     What is in the state's `headers` (name -> value) when a response starts goes out with it, whatever the response is.
-    `on_refused`: called with what is known of a request that ends without a generation; "" for the unknown.
+    `on_refused`: called with what is known of a request that ends without a generation; "" for the unknown. `tracer`: traces
+    the requests of the APIs.
     """
 
-    def __init__(self, app: ASGIApp, *, clock: Clock, on_refused: Callable[[GenerationRecord], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        clock: Clock,
+        on_refused: Callable[[GenerationRecord], None],
+        tracer: Tracer | None = None,
+    ) -> None:
         self._app = app
         self._clock = clock
         self._on_refused = on_refused
+        self._tracer = tracer
         self._log = RequestLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,6 +60,8 @@ class EdgeMiddleware:
         state["log"] = {}
         state["headers"] = {}
         state["send"] = send
+        tracer = self._tracer if scope["path"] in _APIS else None
+        trace = state["trace"] = None if tracer is None else tracer.begin(scope["headers"], state["arrived_s"])
         header = (b"x-request-id", request_id.encode())
         status = 0
 
@@ -57,6 +69,8 @@ class EdgeMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if trace is not None:
+                    trace.opened()
                 more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in state["headers"].items()]
                 message["headers"] = [*message.get("headers", ()), *more, header]
             await send(message)
@@ -78,7 +92,10 @@ class EdgeMiddleware:
                 await error_response(state["error"])(scope, receive, send_with_id)
         finally:
             self._count(scope, state)
-            self._log.write(scope, status, self._clock.monotonic_s() - state["arrived_s"])
+            ended_s = self._clock.monotonic_s()
+            if tracer is not None and trace is not None:
+                tracer.end(trace, scope, status, ended_s)
+            self._log.write(scope, status, ended_s - state["arrived_s"])
 
     def _count(self, scope: Scope, state: dict[str, Any]) -> None:
         """Generations count themselves, and probes are no requests of anybody."""

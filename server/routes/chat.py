@@ -21,9 +21,11 @@ from server.protocol.messages import ImageSource, image_sources
 from server.protocol.sampling import apply_sampling_rule
 from server.protocol.schemas import schemas_of
 from server.routes.chat_job import job_of
+from server.routes.chat_trace import describe
 from server.routes.gateway import gateway_of
-from server.streaming.chat import ChatBody, ChatChunks, ChatShape
+from server.streaming.chat import ChatBody, ChatChunks, ChatShape, Outputs
 from server.streaming.sse import CollectedAnswer, EventStream
+from server.tracing.trace import RequestTrace, in_span
 
 IGNORED_HEADER = "x-k3gw-ignored"
 
@@ -46,6 +48,10 @@ async def create_chat_completion(request: Request) -> Response:
         context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
         model = gateway.models.resolve(wanted.model, context.tenant)
         request.state.model = model.name
+        trace: RequestTrace | None = request.state.trace
+        if trace is not None and gateway.tracer is not None:
+            gateway.tracer.identify(trace, context.tenant.name)
+            describe(trace, wanted)
         wanted, ignored = apply_sampling_rule(wanted, model.settings.sampling)
         generator = gateway.generator()
         gateway.precheck(context.tenant, model, request.state.headers)
@@ -57,25 +63,33 @@ async def create_chat_completion(request: Request) -> Response:
         with ExitStack() as held:
             held.callback(body.close)
             schemas = await schemas_of(wanted, len(body.json), gateway.schemas)
-            images = await _images(gateway, sources, body, context.tenant)
+            images = await _images(gateway, sources, body, context.tenant, trace)
             if images is not None:
                 held.callback(images.close)
-            generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s, images))
+            job = job_of(wanted, schemas, context, model, request.state.arrived_s, images, trace)
+            generation = await generator.prepare(job)
             held.pop_all()
         request.state.record = record = generation.record
         request.state.headers = generation.headers
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)
+        if trace is not None:
+            trace.attributes["gen_ai.response.id"] = shape.id
         return generation, shape
+
+    def outputs_of(generation: Generation) -> Outputs:
+        if trace is None or trace.content is None or not trace.is_sampled:
+            return generation.outputs()
+        return trace.content.hear(generation.outputs())
 
     async def collect() -> bytes:
         generation, shape = await begin()
-        return await ChatBody(shape, wanted.n or 1).collect(generation.outputs)
+        return await ChatBody(shape, wanted.n or 1).collect(lambda: outputs_of(generation))
 
     async def frames() -> AsyncGenerator[bytes, None]:
         generation, shape = await begin()
         in_choice, num_choices = model.usage_in_choice, wanted.n or 1
         chunks = ChatChunks(shape, include_usage=wanted.include_usage, usage_in_choice=in_choice, num_choices=num_choices)
-        return chunks.frames(generation.outputs())
+        return chunks.frames(outputs_of(generation))
 
     headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else {}
     if wanted.stream:
@@ -94,8 +108,11 @@ def _parsed(body: Body, *, ignore_reserved: bool) -> tuple[ChatRequest, list[Ima
     return wanted, sources
 
 
-async def _images(gateway: Gateway, sources: Sequence[ImageSource], body: Body, tenant: Tenant) -> LoadedImages | None:
+async def _images(
+    gateway: Gateway, sources: Sequence[ImageSource], body: Body, tenant: Tenant, trace: RequestTrace | None
+) -> LoadedImages | None:
     """What is at `sources`; None where there are none."""
     if not sources:
         return None
-    return await gateway.media.load(sources, body.payloads, tenant, gateway.generator().cache_salt(tenant).encode())
+    scope = gateway.generator().cache_salt(tenant).encode()
+    return await in_span(trace, "media", gateway.media.load(sources, body.payloads, tenant, scope), images=len(sources))

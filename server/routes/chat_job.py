@@ -19,6 +19,7 @@ from server.protocol.chat import ChatRequest
 from server.protocol.reasoning import reasoning_of
 from server.protocol.schemas import RequestSchemas
 from server.protocol.turn import turn_of
+from server.tracing.trace import RequestTrace
 
 _SAMPLING_FIELDS = (
     "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos",
@@ -33,6 +34,7 @@ def job_of(
     model: ServedModel,
     arrived_s: float,
     images: LoadedImages | None = None,
+    trace: RequestTrace | None = None,
 ) -> Job:
     """What `wanted`, checked, asks for, with its `images`."""
     sampling: dict[str, Any] = {name: value for name in _SAMPLING_FIELDS if (value := getattr(wanted, name)) is not None}
@@ -56,6 +58,7 @@ def job_of(
         max_calls=wanted.max_calls,
         service_class=_SERVICE_CLASSES[wanted.service_tier or "auto"],
         hints=_hints(wanted, context, model),
+        trace=trace,
         **({"on_end": images.close} if images else {}),
     )
 

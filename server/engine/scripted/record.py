@@ -85,6 +85,7 @@ def _facts(request: EngineRequest) -> dict[str, Any]:
         "grammar": request.grammar,
         "reasoning_ended": request.reasoning_ended,
         "media": [_media(placed) for placed in request.media],
+        "trace_headers": dict(request.trace_headers or {}),
         "sampling": sampling,
         "hints": hints,
     }
