@@ -1,4 +1,8 @@
-"""What has been counted, for the page: read where a scrape of `/metrics` reads it, so that the two can't differ."""
+"""What has been counted, for the page: read where a scrape of `/metrics` reads it, so that the two can't differ.
+
+The one difference is meant: what requests took that have not ended is in these figures already, and in a scrape's when they have.
+A page that looks on would else see nothing of a long answer, and all of it at its end.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from server.metrics.recorder import Recorder
 
 @dataclass(slots=True)
 class TenantCounts:
-    """What was counted of one tenant since the start."""
+    """What was counted of one tenant since the start; tokens of requests under way are among them."""
 
     num_requests: int = 0
     num_refused: int = 0
@@ -26,15 +30,17 @@ class TenantCounts:
 def counts_of(gateway: Gateway) -> Counts:
     """Of all tenants together, as they are now."""
     recorder, engine, queue = gateway.recorder, gateway.engine, gateway.queue
-    tokens = _sums(recorder, catalog.TOKENS, "kind")
+    tokens = recorder.sums(catalog.TOKENS, "kind")
+    under_way = gateway.under_way()
     stats = None if engine is None else engine.stats
     return Counts(
-        num_input_tokens=tokens.get("input", 0),
-        num_output_tokens=tokens.get("output", 0),
-        requests=_sums(recorder, catalog.REQUESTS, "outcome"),
-        images=_sums(recorder, catalog.IMAGES, "outcome"),
+        num_input_tokens=int(tokens.get("input", 0)) + sum(record.num_input_tokens for record in under_way),
+        num_output_tokens=int(tokens.get("output", 0)) + sum(record.num_output_tokens for record in under_way),
+        requests=_whole(recorder.sums(catalog.REQUESTS, "outcome")),
+        images=_whole(recorder.sums(catalog.IMAGES, "outcome")),
         ttft_s=_distribution(recorder, catalog.TTFT_SECONDS),
         output_speed=_distribution(recorder, catalog.OUTPUT_SPEED),
+        loop_lag_s=_distribution(recorder, catalog.LOOP_LAG),
         num_prefix_queried_tokens=stats.num_prefix_queried_tokens if stats else 0,
         num_prefix_hit_tokens=stats.num_prefix_hit_tokens if stats else 0,
         num_drafts=stats.num_drafts if stats else 0,
@@ -48,44 +54,35 @@ def counts_of(gateway: Gateway) -> Counts:
     )
 
 
-def tenant_counts(recorder: Recorder) -> Mapping[str, TenantCounts]:
-    """Of each tenant that has asked for anything."""
+def tenant_counts(gateway: Gateway) -> Mapping[str, TenantCounts]:
+    """Of each tenant that has asked for anything and has series of its own."""
+    recorder = gateway.recorder
     found: defaultdict[str, TenantCounts] = defaultdict(TenantCounts)
-    for name, value in _sums(recorder, catalog.REQUESTS, "tenant").items():
-        found[name].num_requests = value
-    for name, value in _sums(recorder, catalog.REJECTED, "tenant").items():
-        found[name].num_refused = value
-    for kind in ("input", "cached_input", "output"):
-        for name, value in _sums(recorder, catalog.TOKENS, "tenant", kind=kind).items():
-            setattr(
-                found[name],
-                {"input": "num_input_tokens", "cached_input": "num_cached_tokens"}.get(kind, "num_output_tokens"),
-                value,
-            )
+    for (tenant, _, kind), count in recorder.numbers[catalog.TOKENS].values.items():
+        counts = found[tenant]
+        if kind == "input":
+            counts.num_input_tokens += int(count)
+        elif kind == "cached_input":
+            counts.num_cached_tokens += int(count)
+        elif kind == "output":
+            counts.num_output_tokens += int(count)
+    for tenant, count in recorder.sums(catalog.REQUESTS, "tenant").items():
+        found[tenant].num_requests = int(count)
+    for tenant, count in recorder.sums(catalog.REJECTED, "tenant").items():
+        found[tenant].num_refused = int(count)
+    for record in gateway.under_way():
+        counts = found[recorder.names.label(record.tenant)]
+        counts.num_input_tokens += record.num_input_tokens
+        counts.num_cached_tokens += record.num_cached_tokens
+        counts.num_output_tokens += record.num_output_tokens
+    found.pop("", None)
     return found
 
 
-def _sums(recorder: Recorder, metric: catalog.Metric, by: str, **labels: str) -> dict[str, int]:
-    sums: defaultdict[str, int] = defaultdict(int)
-    name = catalog.PREFIX + metric.name
-    for family in recorder.registry.restricted_registry([name]).collect():
-        for sample in family.samples:
-            if sample.name == name and labels.items() <= sample.labels.items():
-                sums[sample.labels[by]] += int(sample.value)
-    return sums
+def _whole(counts: Mapping[str, float]) -> dict[str, int]:
+    return {label: int(count) for label, count in counts.items()}
 
 
 def _distribution(recorder: Recorder, metric: catalog.Metric) -> Distribution:
-    cumulative: defaultdict[float, int] = defaultdict(int)
-    total, name = 0.0, catalog.PREFIX + metric.name
-    for family in recorder.registry.restricted_registry([name + "_bucket", name + "_sum"]).collect():
-        for sample in family.samples:
-            if sample.name.endswith("_sum"):
-                total += sample.value
-            elif sample.name.endswith("_bucket"):
-                cumulative[float(sample.labels["le"])] += int(sample.value)
-    counts, before = [], 0
-    for bound in (*metric.buckets, float("inf")):
-        counts.append(cumulative[bound] - before)
-        before = cumulative[bound]
+    counts, total = recorder.distribution(metric)
     return Distribution(metric.buckets, tuple(counts), total)

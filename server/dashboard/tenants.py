@@ -66,7 +66,7 @@ class TenantTable:
         keys = self._gateway.storage.keys
         now = self._snapshot(self._gateway.clock.monotonic_s())
         tenants = dict(keys.tenants())
-        for name in now.counts:
+        for name in now.counts:  # tenants of the settings are in no store
             if name not in tenants and (tenant := keys.tenant(name)) is not None:
                 tenants[name] = tenant
         text = view.text.casefold()
@@ -86,7 +86,7 @@ class TenantTable:
         }
 
     def _snapshot(self, now_s: float) -> _Snapshot:
-        return _Snapshot(now_s, tenant_counts(self._gateway.recorder), dict(self._gateway.service()))
+        return _Snapshot(now_s, tenant_counts(self._gateway), dict(self._gateway.service()))
 
 
 class _Look:
