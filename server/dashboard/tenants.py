@@ -16,6 +16,7 @@ from server.context import Tenant
 from server.dashboard.counts import TenantCounts, tenant_counts
 from server.dashboard.points import Figure, ratio
 from server.gateway import Gateway
+from server.metrics.catalog import OTHER
 
 SNAPSHOT_S: Final = 10.0
 WINDOW_S: Final = 60.0
@@ -112,8 +113,7 @@ class _Look:
 
     def row(self, tenant: Tenant) -> dict[str, Any]:
         """All that the table shows of one tenant. A limit or a budget is `[used, limit]`, null without one."""
-        counts, limits = self.counts(tenant), tenant.limits
-        used, spent = self._used(tenant), self._spent(tenant)
+        limits, used, spent = tenant.limits, self._used(tenant), self._spent(tenant)
         account = None if self._accounts is None else self._accounts.get(tenant.name)
         return {
             "name": tenant.name,
@@ -137,21 +137,30 @@ class _Look:
             },
             "budget_left": self.budget_left(tenant),
             "cache_hit_ratio": self.cache_hit(tenant),
-            "requests": counts.num_requests,
-            "refused": counts.num_refused,
-            "input_tokens": counts.num_input_tokens,
-            "cached_tokens": counts.num_cached_tokens,
-            "output_tokens": counts.num_output_tokens,
+            **self._totals(tenant),
         }
 
-    def counts(self, tenant: Tenant) -> TenantCounts:
-        """Since the gateway's start."""
-        return self._now.counts.get(tenant.name, _NOTHING)
+    def counts(self, tenant: Tenant) -> TenantCounts | None:
+        """Since the gateway's start; None for a tenant that is counted together with others, beyond `metrics.max_tenants`."""
+        counts = self._now.counts.get(tenant.name)
+        return _NOTHING if counts is None and OTHER not in self._now.counts else counts
 
-    def traffic(self, tenant: Tenant) -> int:
+    def traffic(self, tenant: Tenant) -> int | None:
         """Tokens in and out, in the last minute."""
         now, before = self.counts(tenant), self._before.counts.get(tenant.name, _NOTHING)
+        if now is None:
+            return None
         return now.num_input_tokens + now.num_output_tokens - before.num_input_tokens - before.num_output_tokens
+
+    def requests(self, tenant: Tenant) -> int | None:
+        """Since the start."""
+        counts = self.counts(tenant)
+        return None if counts is None else counts.num_requests
+
+    def refused(self, tenant: Tenant) -> int | None:
+        """Since the start."""
+        counts = self.counts(tenant)
+        return None if counts is None else counts.num_refused
 
     def service(self, tenant: Tenant) -> float:
         """What the fair queue counted in the last minute."""
@@ -160,7 +169,7 @@ class _Look:
     def cache_hit(self, tenant: Tenant) -> Figure:
         """Of all prompts so far, the part found in the prefix cache."""
         counts = self.counts(tenant)
-        return ratio(counts.num_cached_tokens, counts.num_input_tokens)
+        return None if counts is None else ratio(counts.num_cached_tokens, counts.num_input_tokens)
 
     def running(self, tenant: Tenant) -> int:
         """Requests under way, as its limit counts them; where that is not fresh, those with a place at this replica."""
@@ -179,11 +188,22 @@ class _Look:
         """Of the tightest budget; None where it has none."""
         return self._admission.budget_remaining_ratio(tenant)
 
+    def _totals(self, tenant: Tenant) -> dict[str, int | None]:
+        """Since the start."""
+        counts = self.counts(tenant)
+        return {
+            "requests": None if counts is None else counts.num_requests,
+            "refused": None if counts is None else counts.num_refused,
+            "input_tokens": None if counts is None else counts.num_input_tokens,
+            "cached_tokens": None if counts is None else counts.num_cached_tokens,
+            "output_tokens": None if counts is None else counts.num_output_tokens,
+        }
+
     def _rate(self, tenant: Tenant, name: str) -> Figure:
-        if self.span_s <= 0:
+        counts, before = self.counts(tenant), self._before.counts.get(tenant.name, _NOTHING)
+        if self.span_s <= 0 or counts is None:
             return None
-        before = self._before.counts.get(tenant.name, _NOTHING)
-        num_tokens: int = getattr(self.counts(tenant), name) - getattr(before, name)
+        num_tokens: int = getattr(counts, name) - getattr(before, name)
         return round(num_tokens / self.span_s, 3)
 
     def _standing(self, tenant: Tenant) -> Standing | None:
@@ -214,6 +234,6 @@ SORTS: Final[Mapping[str, Sort]] = {
     "queued": _Look.queued,
     "budget_left": _Look.budget_left,
     "cache_hit": _Look.cache_hit,
-    "requests": lambda look, tenant: look.counts(tenant).num_requests,
-    "refused": lambda look, tenant: look.counts(tenant).num_refused,
+    "requests": _Look.requests,
+    "refused": _Look.refused,
 }
