@@ -40,6 +40,8 @@ def counts_of(gateway: Gateway) -> Counts:
         images=_whole(recorder.sums(catalog.IMAGES, "outcome")),
         ttft_s=_distribution(recorder, catalog.TTFT_SECONDS),
         output_speed=_distribution(recorder, catalog.OUTPUT_SPEED),
+        token_gap_s=_distribution(recorder, catalog.INTER_TOKEN),
+        overhead_s=_distribution(recorder, catalog.OVERHEAD),
         loop_lag_s=_distribution(recorder, catalog.LOOP_LAG),
         num_prefix_queried_tokens=stats.num_prefix_queried_tokens if stats else 0,
         num_prefix_hit_tokens=stats.num_prefix_hit_tokens if stats else 0,

@@ -71,6 +71,8 @@ class Counts:
     images: Mapping[str, int] = field(default_factory=dict)
     ttft_s: Distribution = Distribution()
     output_speed: Distribution = Distribution()
+    token_gap_s: Distribution = Distribution()
+    overhead_s: Distribution = Distribution()
     loop_lag_s: Distribution = Distribution()
     num_prefix_queried_tokens: int = 0
     num_prefix_hit_tokens: int = 0
@@ -94,9 +96,9 @@ class Sample:
 
 COLUMNS: Final = (
     "unix_s", "input_tokens_per_s", "output_tokens_per_s", "running", "waiting", "queued", "kv_cache_usage", "cache_hit_ratio",
-    "draft_acceptance", "tokens_per_step", "decode_tokens_per_s", "ttft_p50_s", "ttft_p90_s", "finished_per_s", "cancelled_per_s",
-    "refused_per_s", "invalid_per_s", "failed_per_s", "loop_lag_p50_s", "loop_lag_p99_s", "ledger_pending_rows",
-    "images_per_s", "bad_images_per_s",
+    "draft_acceptance", "tokens_per_step", "decode_tokens_per_s", "ttft_p50_s", "ttft_p90_s", "token_gap_p50_s",
+    "token_gap_p99_s", "overhead_p50_s", "overhead_p90_s", "loop_lag_p50_s", "loop_lag_p99_s", "finished_per_s", "cancelled_per_s",
+    "refused_per_s", "invalid_per_s", "failed_per_s", "ledger_pending_rows", "images_per_s", "bad_images_per_s",
 )  # fmt: skip
 """The figures of a point, in order. Those per second are of the last seconds, ratios and quantiles of the last minute."""
 
@@ -110,7 +112,6 @@ def point_of(unix_s: float, now: Sample, shortly: Sample, earlier: Sample) -> Po
         return round((count - before) / span_s, 3) if span_s > 0 else None
 
     requests, requests_before = _by_ending(counts.requests), _by_ending(short.requests)
-    ttft, lag = counts.ttft_s.since(long.ttft_s), counts.loop_lag_s.since(long.loop_lag_s)
     num_drafts, num_accepted = counts.num_drafts - long.num_drafts, counts.num_accepted_tokens - long.num_accepted_tokens
     num_queried = counts.num_prefix_queried_tokens - long.num_prefix_queried_tokens
     num_images, num_before = sum(counts.images.values()), sum(short.images.values())
@@ -127,11 +128,11 @@ def point_of(unix_s: float, now: Sample, shortly: Sample, earlier: Sample) -> Po
         ratio(num_accepted, counts.num_draft_tokens - long.num_draft_tokens),
         None if not num_drafts else _rounded(1 + num_accepted / num_drafts),
         _rounded(counts.output_speed.since(long.output_speed).mean),
-        _rounded(ttft.quantile(0.5)),
-        _rounded(ttft.quantile(0.9)),
+        *_quantiles(counts.ttft_s.since(long.ttft_s), 0.5, 0.9),
+        *_quantiles(counts.token_gap_s.since(long.token_gap_s), 0.5, 0.99),
+        *_quantiles(counts.overhead_s.since(long.overhead_s), 0.5, 0.9),
+        *_quantiles(counts.loop_lag_s.since(long.loop_lag_s), 0.5, 0.99),
         *(rate(requests[name], requests_before[name]) for name in ("finished", "cancelled", "refused", "invalid", "failed")),
-        _rounded(lag.quantile(0.5), 6),
-        _rounded(lag.quantile(0.99), 6),
         counts.num_pending_rows,
         rate(num_loaded, num_loaded_before),
         rate(num_images - num_loaded, num_before - num_loaded_before),
@@ -148,6 +149,10 @@ def _by_ending(outcomes: Mapping[str, int]) -> Counter[str]:
     for outcome, count in outcomes.items():
         endings[_ENDINGS.get(outcome, "failed")] += count
     return endings
+
+
+def _quantiles(distribution: Distribution, *shares: float) -> tuple[Figure, ...]:
+    return tuple(_rounded(distribution.quantile(share), 6) for share in shares)
 
 
 def _rounded(figure: Figure, digits: int = 5) -> Figure:

@@ -4,7 +4,7 @@ import * as format from "./format.js";
 import { Plot } from "./plot.js";
 import { TenantTable } from "./tenants.js";
 
-const ASK_MS = 2000, SLOW_ASK_MS = 5000, TIMEOUT_MS = 10000, OLD_S = 8;
+const ASK_MS = 2000, SLOW_ASK_MS = 5000, TIMEOUT_MS = 10000, OLD_S = 8, LEAST_SPAN_S = 120;
 const STATES = {
   ready: "ready",
   draining: "draining: takes no new requests",
@@ -46,6 +46,14 @@ const PLOTS = [
     { column: "loop_lag_p50_s", label: "p50", colour: "blue" },
     { column: "loop_lag_p99_s", label: "p99", colour: "red" },
   ], "time", "Event-loop lag", { show: format.seconds }),
+  rate([
+    { column: "token_gap_p50_s", label: "p50", colour: "blue" },
+    { column: "token_gap_p99_s", label: "p99", colour: "red" },
+  ], "time", "Time between tokens", { show: format.seconds }),
+  rate([
+    { column: "overhead_p50_s", label: "p50", colour: "blue" },
+    { column: "overhead_p90_s", label: "p90", colour: "purple" },
+  ], "time", "The gateway’s own part of a request", { show: format.seconds }),
   rate([{ column: "ledger_pending_rows", label: "pending", colour: "purple" }], "rows", "Ledger backlog", { whole: true }),
   rate([
     { column: "images_per_s", label: "loaded", colour: "blue" },
@@ -156,7 +164,8 @@ function show(figures) {
   const last = seen.points[seen.points.length - 1] ?? [];
   const now = Object.fromEntries(figures.columns.map((column, index) => [column, last[index] ?? null]));
   for (const { text, show: shown } of tiles) put(text, shown(now, figures));
-  const given = { points: seen.points, columns: figures.columns, endS: figures.now_unix_s, keptS: figures.kept_s, intervalS: figures.interval_s, restarts: seen.restarts, limit: figures.seats };
+  const spanS = Math.min(figures.kept_s, Math.max(LEAST_SPAN_S, figures.now_unix_s - (seen.points[0]?.[0] ?? figures.now_unix_s)));
+  const given = { points: seen.points, columns: figures.columns, endS: figures.now_unix_s, spanS, intervalS: figures.interval_s, restarts: seen.restarts, limit: figures.seats };
   for (const plot of PLOTS) plot.update(given);
   table.update(figures.tenants);
   age();
@@ -177,7 +186,7 @@ function age() {
   if (seen.last === null) return;
   const pointS = seen.points.length ? seen.points[seen.points.length - 1][0] : seen.last.now_unix_s;
   const oldS = Math.max(0, seen.last.now_unix_s - pointS + (Date.now() - seen.answeredMs) / 1000);
-  put(by("age"), `figures ${format.duration(oldS)} old`);
+  put(by("age"), `· figures ${format.duration(oldS)} old`);
   document.body.classList.toggle("old", oldS > OLD_S);
 }
 

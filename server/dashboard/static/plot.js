@@ -6,7 +6,7 @@ import * as format from "./format.js";
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 170;
 const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22;
-const TICK_S = 180;
+const TICKS_S = [30, 60, 120, 180, 300];
 
 function element(name, attributes = {}, text = undefined) {
   const made = document.createElementNS(SVG, name);
@@ -80,13 +80,13 @@ export class Plot {
   }
 
   /** `points`: rows of figures, the time first; `columns`: their names; `restarts`: times at which the gateway began anew. */
-  update({ points, columns, endS, keptS, intervalS, restarts, limit }) {
+  update({ points, columns, endS, spanS, intervalS, restarts, limit }) {
     if (this.read !== null) {
       const readS = this.points[this.read]?.[0];
       const moved = points.findIndex((point) => point[0] === readS);
       this.read = moved < 0 ? null : moved;
     }
-    Object.assign(this, { points, endS, keptS, intervalS, restarts, limitValue: limit });
+    Object.assign(this, { points, endS, spanS, intervalS, restarts, limitValue: limit });
     this.indexes = this.lines.map((line) => columns.indexOf(line.column));
     this.draw();
   }
@@ -96,10 +96,10 @@ export class Plot {
     if (this.indexes === undefined || width < 80) return;
     const inner = { width: width - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM };
     const all = this.points.flatMap((point) => this.indexes.map((index) => point[index] ?? 0));
-    const wanted = this.most ?? Math.max(...all, this.limitIsNear(all) ? this.limitValue : 0);
+    const wanted = this.most ?? 1.05 * Math.max(...all, this.limitIsNear(all) ? this.limitValue : 0);
     const marks = this.most === 1 ? [0, 0.25, 0.5, 0.75, 1] : ticks(wanted || 1, this.whole);
     const top = marks[marks.length - 1];
-    this.x = (s) => LEFT + inner.width * (1 - (this.endS - s) / this.keptS);
+    this.x = (s) => LEFT + inner.width * (1 - (this.endS - s) / this.spanS);
     this.y = (value) => TOP + inner.height * (1 - value / top);
     this.svg.setAttribute("width", width);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
@@ -121,11 +121,12 @@ export class Plot {
       made.push(element("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }));
       made.push(element("text", { class: "tick", x: LEFT - 6, y: y + 4, "text-anchor": "end" }, this.show(mark)));
     }
-    for (let s = Math.ceil((this.endS - this.keptS) / TICK_S) * TICK_S; s <= this.endS; s += TICK_S) {
+    const tickS = TICKS_S.find((step) => this.spanS / step <= 5) ?? TICKS_S[TICKS_S.length - 1];
+    for (let s = Math.ceil((this.endS - this.spanS) / tickS) * tickS; s <= this.endS; s += tickS) {
       const x = this.x(s);
       if (x < LEFT + 14 || x > width - RIGHT - 14) continue;
       made.push(element("line", { class: "grid", x1: x, x2: x, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4 }));
-      made.push(element("text", { class: "tick", x, y: HEIGHT - 5, "text-anchor": "middle" }, format.time(s, false)));
+      made.push(element("text", { class: "tick", x, y: HEIGHT - 5, "text-anchor": "middle" }, format.time(s, tickS < 60)));
     }
     return made;
   }
@@ -133,7 +134,7 @@ export class Plot {
   #marks(inner) {
     const made = [];
     for (const s of this.restarts) {
-      if (s < this.endS - this.keptS) continue;
+      if (s < this.endS - this.spanS) continue;
       const line = element("line", { class: "restart", x1: this.x(s), x2: this.x(s), y1: TOP, y2: TOP + inner.height });
       line.append(element("title", {}, `The gateway restarted at ${format.time(s)}`));
       made.push(line);

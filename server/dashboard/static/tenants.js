@@ -10,7 +10,7 @@ const BUDGETS = {
 };
 
 const used = ([taken, limit], show = format.number) =>
-  limit === null ? { text: show(taken), note: "no limit" } : { text: `${show(taken)} / ${show(limit)}`, share: taken / limit };
+  limit === null ? { text: show(taken) } : { text: `${show(taken)} / ${show(limit)}`, share: taken / limit };
 
 function inputTokens(row) {
   const cell = used(row.input_tokens_per_minute);
@@ -22,7 +22,7 @@ function inputTokens(row) {
 
 function budget(row) {
   const found = Object.entries(row.budget).sort(([, [a, b]], [, [c, d]]) => c / d - a / b);
-  if (!found.length) return { text: format.UNKNOWN, note: "no budget" };
+  if (!found.length) return { text: "none" };
   const [name, [taken, limit]] = found[0];
   const [window, show] = BUDGETS[name];
   return { text: `${format.percent(row.budget_left)} left`, note: `${show(taken)} / ${show(limit)} ${window}`, share: 1 - row.budget_left };
@@ -31,12 +31,11 @@ function budget(row) {
 const share = (row) =>
   row.fair_share === null
     ? { text: format.percent(row.service_share) }
-    : { text: format.percent(row.service_share), note: `fair: ${format.percent(row.fair_share)}` };
+    : { text: format.percent(row.service_share), note: `fair ${format.percent(row.fair_share)}` };
 
 /** Heading, what the gateway orders by (null: not at all), and a row's cell: {text, note, share of a limit}. */
 const COLUMNS = [
-  ["Tokens/s in", "traffic", (row) => ({ text: format.number(row.input_tokens_per_s) })],
-  ["Tokens/s out", "traffic", (row) => ({ text: format.number(row.output_tokens_per_s) })],
+  ["Tokens/s", "traffic", (row) => ({ text: `${format.number(row.output_tokens_per_s)} out`, note: `${format.number(row.input_tokens_per_s)} in` })],
   ["Share of service", "service", share],
   ["Weight", "weight", (row) => ({ text: format.number(row.weight) })],
   ["Running", "running", (row) => used([row.running, row.concurrent_requests], format.count)],
