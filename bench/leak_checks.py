@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from bench.leak_load import CountingEngine, Got
 from server.admission.fair_queue import FairQueue
 from server.admission.limits import Four
@@ -152,7 +154,7 @@ Samples = Mapping[str, Counter[tuple[str, ...]]]
 def samples_of(gateway: Gateway) -> Samples:
     """What a scrape shows: name -> values of its labels, in the order of the labels' names -> value."""
     found: dict[str, Counter[tuple[str, ...]]] = {}
-    for family in gateway.recorder.registry.collect():
+    for family in text_string_to_metric_families("".join(gateway.recorder.pieces())):
         for sample in family.samples:
             found.setdefault(sample.name, Counter())[tuple(value for _, value in sorted(sample.labels.items()))] += int(
                 sample.value

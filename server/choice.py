@@ -26,6 +26,7 @@ from server.errors import EngineDeadError, EngineError, InvalidRequestError, Inv
 from server.events import ContentDelta, FinishReason
 from server.grammar.base import Grammar, Shape
 from server.job import Job, Output
+from server.pace import Pace
 from server.parsers.base import Expected
 from server.parsers.factory import ParserFactory
 from server.parsers.stop import StopFilter, StopStrings
@@ -92,9 +93,9 @@ class Choice:
         self._plan = plan
         self._record = record
         self._index = index
-        policy = plan.job.model.settings.tool_call_policy
-        self._holds = policy != "report"
-        self._num_retries_left = plan.job.model.settings.tool_call_retries if policy == "retry" else 0
+        settings = plan.job.model.settings
+        self._holds = settings.tool_call_policy != "report"
+        self._num_retries_left = settings.tool_call_retries if settings.tool_call_policy == "retry" else 0
         self._sent = SentAnswer(pipeline.engine.vocabulary.control_ids) if self._num_retries_left else None
         self._is_remembered = False
         self._content: list[str] | None = None if plan.job.answer_schema is None else []
@@ -102,24 +103,21 @@ class Choice:
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
-        record, now, request = self._record, self._pipeline.clock.monotonic_s, self._request()
-        place, ticket, trace = self._place, self._ticket, self._plan.job.trace
-        first_s = last_s = 0.0
-        num_tokens = 0
+        request, pace = self._request(), Pace(self._pipeline.clock.monotonic_s)
+        record, place, ticket, trace = self._record, self._place, self._ticket, self._plan.job.trace
         started = False
         try:
             await in_span(trace, "queue", place.wait(), choice=self._index)
-            self._dispatched(now())
+            self._dispatched(pace.go_on())
             while True:
+                pace.ask()
                 async with aclosing(traced(trace, self._pipeline.engine, request, self._index)) as deltas:
                     async for delta in deltas:
-                        last_s = now()
                         num_new = len(delta.token_ids)
-                        num_tokens += num_new
+                        now_s = pace.came(num_new)
                         record.num_output_tokens += num_new
                         if not started:
-                            first_s = last_s
-                            self._prefilled(delta, first_s)
+                            self._prefilled(delta, now_s)
                         place.produced(num_new)
                         output = self._read(delta)
                         if self._reader.finish is not None:
@@ -132,6 +130,7 @@ class Choice:
                         ticket.produced(record.num_output_tokens)
                         if self._gate.fault is not None:
                             break
+                        pace.wait()
                 request = await self._request_again()
         except (InvalidRequestError, MediaError):
             self._refused()
@@ -143,8 +142,7 @@ class Choice:
         finally:
             place.leave()
             self._remember()
-            if num_tokens > 1 and last_s > first_s:
-                record.choice_speeds.append((num_tokens - 1) / (last_s - first_s))
+            record.count_pace(pace)
 
     def _dispatched(self, now_s: float) -> None:
         """The engine is about to be asked: from here on the prompt costs. Raises `EngineDeadError` where nobody can be asked."""
@@ -286,9 +284,9 @@ class Choice:
             self._report(fault)
 
     def _report(self, fault: CallFault) -> None:
-        """Say in the log which tool was called wrongly. What was wrong repeats what a tenant's model said: not for the log."""
-        record, tool = self._record, cut(fault.name)
-        log.warning("invalid_tool_call", request_id=record.request_id, tenant=record.tenant, model=record.model, tool=tool)
+        """Say in the log that a tool was called wrongly. Which and how repeats what a tenant or its model said: not for the log."""
+        record, known = self._record, fault.name in self._plan.job.tools.names
+        log.warning("invalid_tool_call", request_id=record.request_id, tenant=record.tenant, model=record.model, known_tool=known)
 
 
 def _demands(shape: Shape) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 
+from server import __version__
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
 from server.admission.redis_store import RedisStore
@@ -23,6 +24,7 @@ from server.held import HeldBytes
 from server.media.loader import MediaLoader
 from server.media.resolver import Resolve
 from server.metrics.collectors import AdmissionFigures
+from server.metrics.loop_lag import LoopLag
 from server.metrics.recorder import Recorder
 from server.models import ModelTable, ServedModel
 from server.record import GenerationRecord
@@ -52,7 +54,9 @@ class Gateway:
         self.admission = Admission(self.limits, clock)
         self.models = ModelTable(settings.models)
         self.schemas = SchemaLibrary()
-        self.recorder = Recorder()
+        self.recorder = Recorder(settings.models, settings.metrics.max_tenants)
+        engine = settings.engine
+        self.recorder.describe(__version__, engine.kind, engine.profile if engine.kind == "vllm" else "")
         self.recorder.watch_admission(self._figures)
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
@@ -68,12 +72,13 @@ class Gateway:
         self.keepalive_interval_s = settings.http.keepalive_interval_s
         self.debug = settings.log.level == "debug"
         self.ignores_reserved_fields = settings.tenancy.reserved_fields == "ignore"
-        self.background: list[Callable[[], Coroutine[None, None, None]]] = []
+        self.background: list[Callable[[], Coroutine[None, None, None]]] = [LoopLag(clock, self.recorder.lagged).run]
         self.on_ready: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self.on_drained: Callable[[], None] = lambda: None
         self._generator: Generator | None = None
         self._service: Counter[str] = Counter()
+        self._under_way: dict[int, GenerationRecord] = {}
 
     def open(self, engine: Engine, cache_secret: bytes) -> None:
         """Take requests from now on. `cache_secret`: what the tenants' prefix caches are kept apart by."""
@@ -86,10 +91,12 @@ class Gateway:
 
     def started(self, record: GenerationRecord) -> None:
         """A generation begins."""
+        self._under_way[id(record)] = record
         self.recorder.started(record)
 
     def ended(self, record: GenerationRecord) -> None:
         """A generation has ended, however."""
+        self._under_way.pop(id(record), None)
         self.recorder.ended(record)
         self.storage.ledger.ended(record)
 
@@ -134,6 +141,10 @@ class Gateway:
         if isinstance(self.limits, RedisStore) and self.limits.is_away and self.settings.storage.limits_away == "closed":
             raise LimitsAwayError("the limits store can't be reached; try again in a moment")
 
+    def under_way(self) -> Collection[GenerationRecord]:
+        """The records of generations that have not ended, as far as they are filled in."""
+        return self._under_way.values()
+
     def service(self) -> Mapping[str, float]:
         """What the fair queue has given each tenant since the start, in uncached input tokens; weights are left aside."""
         if self.queue is not None:
@@ -142,13 +153,16 @@ class Gateway:
 
     def _figures(self) -> AdmissionFigures:
         """What a scrape shows of admission."""
-        queue, tenants = self.queue, self.storage.keys.tenants()
-        left = {name: self.admission.budget_remaining_ratio(tenant) for name, tenant in tenants.items()}
+        queue, limits, tenants = self.queue, self.limits, self.storage.keys.tenants()
+        left = ((name, self.admission.budget_remaining_ratio(tenant)) for name, tenant in tenants.items())
         return AdmissionFigures(
             queued=queue.queued_by_tenant() if queue else {},
             service=self.service(),
-            budget_left={name: ratio for name, ratio in left.items() if ratio is not None},
+            weights={name: tenant.weight for name, tenant in tenants.items()},
+            budget_left=((name, ratio) for name, ratio in left if ratio is not None),
             ledger_rows=self.storage.ledger.counts,
             num_pending_rows=self.storage.ledger.num_pending,
-            num_limits_failures=self.limits.num_away if isinstance(self.limits, RedisStore) else 0,
+            limits_up=not (isinstance(limits, RedisStore) and limits.is_away),
+            num_limits_failures=limits.num_away if isinstance(limits, RedisStore) else 0,
+            num_held_bytes=self.held.total,
         )

@@ -13,12 +13,15 @@ from typing import Any
 
 import structlog
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from server.clock import Clock
 from server.errors import GatewayError, HeadersTooLargeError, InvalidRequestError
 from server.gateway import Gateway
 from server.middleware.errors import error_response
+from server.pace import ClientPace
 from server.record import GenerationRecord
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -26,8 +29,30 @@ LINGER_S = 1.0
 log = structlog.get_logger(__name__)
 
 
+class TimedFlow(FlowControl):
+    """Measures how long a client leaves unread what was written, while somebody waits to write more. `pace`: of the request."""
+
+    def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
+        super().__init__(transport)
+        self.pace = ClientPace()
+        self._clock = clock
+        self._num_waiting = 0
+
+    async def drain(self) -> None:
+        if self._num_waiting:  # the answer and a comment: the time counts once
+            await super().drain()
+            return
+        self._num_waiting = 1
+        begun_s = self._clock.monotonic_s()
+        try:
+            await super().drain()
+        finally:
+            self._num_waiting = 0
+            self.pace.unread_s += self._clock.monotonic_s() - begun_s
+
+
 class HttpProtocol(HttpToolsProtocol):
-    """One connection.
+    """One connection. The `pace` of its client is in the state of each request.
 
     `_num_head_bytes`: URL, headers and trailers of the message so far. `_num_idle_bytes`: received since the parser last had
     something to hand on, which is what it keeps of a line that does not end. `_deaf`: whatever else comes is dropped.
@@ -50,6 +75,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._num_unread_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow: TimedFlow = TimedFlow(transport, self._gateway.clock)
+
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
@@ -67,6 +96,8 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._num_head_bytes = 0
             super().on_message_begin()
+            self.flow.pace = ClientPace()
+            self.scope["state"]["client"] = self.flow.pace
 
     def on_url(self, url: bytes) -> None:
         if not self._deaf:
@@ -91,6 +122,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._num_idle_bytes = 0
         if not self._deaf:
+            self.flow.pace.received_s = self._gateway.clock.monotonic_s()
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

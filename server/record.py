@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.pace import ClientPace, Pace
+
 
 @dataclass(slots=True)
 class GenerationRecord:
@@ -25,9 +27,11 @@ class GenerationRecord:
     wait for a seat; `admitted_s`: when the engine was first asked; until then nothing has cost anything, and `num_input_tokens`
     is 0. `cost_nano_usd`: in 10**-9 dollars, by the model's prices, known at the end. `outcome`: `finished`, `cancelled` (the
     client left), or an error class's outcome. `recoveries`: anomalies of the model's output that were read around, by kind.
-    `choice_speeds`: of each choice with more than one token, the tokens per second after its first. `num_draft_tokens` were
-    guessed by the engine, which accepted `num_accepted_tokens` of them. `num_image_tokens`: of the prompt's, those of its images,
-    markup included.
+    `choice_speeds`: of each choice with more than one output of the engine, the tokens per second after its first. `token_gaps`:
+    tokens of all choices by the time since the one before, as `Pace.gaps`, empty where there are none; `token_gaps_s`: their sum.
+    `waited_s`: for a seat and the engine, of the choice that waited longest; `client`: what it waited for its client, where
+    that is known. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
+    `num_image_tokens`: of the prompt's, those of its images, markup included.
     """
 
     request_id: str
@@ -60,6 +64,10 @@ class GenerationRecord:
     json_answers: dict[str, int] = field(default_factory=dict)
     recoveries: dict[str, int] = field(default_factory=dict)
     choice_speeds: list[float] = field(default_factory=list)
+    token_gaps: list[int] = field(default_factory=list)
+    token_gaps_s: float = 0.0
+    waited_s: float = 0.0
+    client: ClientPace | None = None
 
     def finished(self, choice: int, reason: str) -> None:
         """Choice `choice` has come to its end; the last to do so says why the answer ended."""
@@ -74,6 +82,27 @@ class GenerationRecord:
     def queue_s(self) -> float | None:
         """How long it waited for its seat; None for what never waited, or got none."""
         return None if self.queued_s is None or self.admitted_s is None else self.admitted_s - self.queued_s
+
+    @property
+    def overhead_s(self) -> float | None:
+        """The gateway's own part of the time of a request that the engine was asked; None for others, and until the end.
+
+        Where a client takes nothing while the engine makes nothing, that time counts twice, so it may be less than the truth.
+        """
+        if self.ended_s is None or not self.was_dispatched:
+            return None
+        waited_s = self.waited_s + (self.client.waited_s(self.arrived_s) if self.client is not None else 0.0)
+        return max(0.0, self.ended_s - self.arrived_s - waited_s)
+
+    def count_pace(self, pace: Pace) -> None:
+        """A choice has ended."""
+        pace.go_on()
+        self.waited_s = max(self.waited_s, pace.waited_s)
+        if (speed := pace.tokens_per_s) is not None:
+            self.choice_speeds.append(speed)
+            self.token_gaps_s += pace.gaps_s
+            so_far = self.token_gaps or [0] * len(pace.gaps)
+            self.token_gaps = [count + more for count, more in zip(so_far, pace.gaps, strict=True)]
 
     def count_calls(self, calls: Mapping[str, int]) -> None:
         """More tool calls, by what became of them."""

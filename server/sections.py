@@ -216,11 +216,13 @@ class StorageSettings(Section):
 class MetricsSettings(Section):
     """Who may read `/metrics`: `loopback` (this machine without a key) or `key` (nobody without one).
 
-    It shows all tenants, so a tenant's key does not open it: `key` does, and the admin key.
+    It shows all tenants, so a tenant's key does not open it: `key` does, and the admin key. The first `max_tenants` that are
+    active have series of their own, all others share those of `other`.
     """
 
     access: Literal["loopback", "key"] = "loopback"
     key: Secret | None = None
+    max_tenants: int = Field(default=1000, ge=0, le=100_000)
 
 
 class TracingSettings(Section):

@@ -2,84 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from itertools import islice
 
 from server.engine.base import Engine
 from server.metrics import catalog
+from server.metrics.families import PIECE_SERIES, head_of, labelled, labels_of, single
+from server.metrics.names import TenantNames
 
 
 @dataclass(slots=True, frozen=True)
 class AdmissionFigures:
-    """Admission and the ledger as they are now. Mappings are by tenant, `ledger_rows` by what became of them."""
+    """Admission and the ledger as they are now. Mappings are by tenant, `ledger_rows` by what became of them.
+
+    `weights`: of all tenants there are. `budget_left`: pairs of tenant and share, made while they are read, as each takes a look
+    at the tenant's counts.
+    """
 
     queued: Mapping[str, int] = field(default_factory=dict)
     service: Mapping[str, float] = field(default_factory=dict)
-    budget_left: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    budget_left: Iterable[tuple[str, float]] = ()
     ledger_rows: Mapping[str, int] = field(default_factory=dict)
     num_pending_rows: int = 0
+    limits_up: bool = True
     num_limits_failures: int = 0
+    num_held_bytes: int = 0
 
 
-class EngineCollector(Collector):
-    """Reads the engine's counts at each scrape."""
-
-    def __init__(self) -> None:
-        self.engine: Engine | None = None
-
-    def collect(self) -> Iterable[Metric]:
-        engine = self.engine
-        yield _single(catalog.ENGINE_UP, float(engine is not None and not engine.dead))
-        if engine is None:
-            return
-        stats = engine.stats
-        for metric, value in (
-            (catalog.ENGINE_RUNNING, stats.num_running),
-            (catalog.ENGINE_WAITING, stats.num_waiting),
-            (catalog.ENGINE_KV_USAGE, stats.kv_cache_usage),
-            (catalog.ENGINE_PREEMPTIONS, stats.num_preemptions),
-            (catalog.ENGINE_PREFIX_QUERIED, stats.num_prefix_queried_tokens),
-            (catalog.ENGINE_PREFIX_HIT, stats.num_prefix_hit_tokens),
-            (catalog.ENGINE_DRAFTS, stats.num_drafts),
-            (catalog.ENGINE_DRAFT_TOKENS, stats.num_draft_tokens),
-        ):
-            yield _single(metric, value)
-        accepted = {str(position): count for position, count in enumerate(stats.accepted_per_position)}
-        yield _labelled(catalog.ENGINE_ACCEPTED, accepted)
+def engine_pieces(engine: Engine | None) -> Iterator[str]:
+    """The engine's figures; before there is one, only that there is none."""
+    yield single(catalog.ENGINE_UP, int(engine is not None and not engine.dead))
+    if engine is None:
+        return
+    stats, facts = engine.stats, engine.facts
+    for metric, value in (
+        (catalog.ENGINE_SEATS, facts.seats),
+        (catalog.ENGINE_CONTEXT, facts.context_length),
+        (catalog.ENGINE_RUNNING, stats.num_running),
+        (catalog.ENGINE_WAITING, stats.num_waiting),
+        (catalog.ENGINE_KV_USAGE, stats.kv_cache_usage),
+        (catalog.ENGINE_PREEMPTIONS, stats.num_preemptions),
+        (catalog.ENGINE_PREFIX_QUERIED, stats.num_prefix_queried_tokens),
+        (catalog.ENGINE_PREFIX_HIT, stats.num_prefix_hit_tokens),
+        (catalog.ENGINE_DRAFTS, stats.num_drafts),
+        (catalog.ENGINE_DRAFT_TOKENS, stats.num_draft_tokens),
+    ):
+        yield single(metric, value)
+    accepted = stats.accepted_per_position[: catalog.MAX_POSITIONS - 1]
+    yield labelled(catalog.ENGINE_ACCEPTED, {str(position): count for position, count in enumerate(accepted)})
 
 
-class AdmissionCollector(Collector):
-    """Reads `figures` at each scrape."""
-
-    def __init__(self, figures: Callable[[], AdmissionFigures]) -> None:
-        self._figures = figures
-
-    def collect(self) -> Iterable[Metric]:
-        figures = self._figures()
-        for metric, values in (
-            (catalog.QUEUED, figures.queued),
-            (catalog.FAIR_SERVICE, figures.service),
-            (catalog.BUDGET_LEFT, figures.budget_left),
-            (catalog.LEDGER_ROWS, figures.ledger_rows),
-        ):
-            yield _labelled(metric, values)
-        yield _single(catalog.LEDGER_PENDING, figures.num_pending_rows)
-        yield _single(catalog.LIMITS_AWAY, figures.num_limits_failures)
-
-
-def _single(metric: catalog.Metric, value: float) -> Metric:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family: Metric = kind(catalog.PREFIX + metric.name, metric.meaning, value=value)
-    return family
+def admission_pieces(figures: AdmissionFigures, names: TenantNames) -> Iterator[str]:
+    """What admission and the ledger say."""
+    names.adopt(figures.weights.keys())
+    for metric, values in (
+        (catalog.QUEUED, figures.queued),
+        (catalog.FAIR_SERVICE, figures.service),
+        (catalog.WEIGHT, figures.weights),
+    ):
+        yield labelled(metric, names.summed(values))
+    yield from _budget_pieces(figures.budget_left, names)
+    yield labelled(catalog.LEDGER_ROWS, figures.ledger_rows)
+    for metric, value in (
+        (catalog.LEDGER_PENDING, figures.num_pending_rows),
+        (catalog.LIMITS_UP, int(figures.limits_up)),
+        (catalog.LIMITS_AWAY, figures.num_limits_failures),
+        (catalog.HELD_BYTES, figures.num_held_bytes),
+    ):
+        yield single(metric, value)
 
 
-def _labelled(metric: catalog.Metric, values: Mapping[str, float]) -> Metric:
-    """`values`: of the metric's one label -> value."""
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(catalog.PREFIX + metric.name, metric.meaning, labels=metric.labels)
-    for label, value in values.items():
-        family.add_metric([label], value)
-    return family
+def _budget_pieces(budget_left: Iterable[tuple[str, float]], names: TenantNames) -> Iterator[str]:
+    metric = catalog.BUDGET_LEFT
+    yield head_of(metric)
+    name = catalog.PREFIX + metric.name
+    least_of_others: float | None = None
+    left = iter(budget_left)
+    while some := list(islice(left, PIECE_SERIES // 2)):
+        lines = []
+        for tenant, ratio in some:
+            label = names.shown(tenant)
+            if label == catalog.OTHER:
+                least_of_others = ratio if least_of_others is None else min(least_of_others, ratio)
+            else:
+                lines.append(f"{name}{{{labels_of(metric.labels, (label,))}}} {ratio!r}\n")
+        yield "".join(lines)
+    if least_of_others is not None:
+        yield f"{name}{{{labels_of(metric.labels, (catalog.OTHER,))}}} {least_of_others!r}\n"

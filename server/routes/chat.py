@@ -44,7 +44,7 @@ async def create_chat_completion(request: Request) -> Response:
         held.callback(body.close)
         wanted, sources = _parsed(body, ignore_reserved=gateway.ignores_reserved_fields)
         if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
-            log.debug("unknown_fields_ignored", request_id=request.state.request_id, fields=unknown)
+            log.debug("unknown_fields_ignored", request_id=request.state.request_id, num_fields=len(unknown))
         context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
         model = gateway.models.resolve(wanted.model, context.tenant)
         request.state.model = model.name
@@ -70,6 +70,7 @@ async def create_chat_completion(request: Request) -> Response:
             generation = await generator.prepare(job)
             held.pop_all()
         request.state.record = record = generation.record
+        record.client = request.scope["state"].get("client")
         request.state.headers = generation.headers
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)
         if trace is not None:

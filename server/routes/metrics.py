@@ -13,5 +13,5 @@ router = APIRouter()
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """All metrics as they are now."""
-    text, content_type = gateway_of(request).recorder.exposition()
+    text, content_type = await gateway_of(request).recorder.exposition()
     return Response(text, headers={"content-type": content_type})
