@@ -95,10 +95,11 @@ class Sample:
 
 
 COLUMNS: Final = (
-    "unix_s", "input_tokens_per_s", "output_tokens_per_s", "running", "waiting", "queued", "kv_cache_usage", "cache_hit_ratio",
-    "draft_acceptance", "tokens_per_step", "decode_tokens_per_s", "ttft_p50_s", "ttft_p90_s", "token_gap_p50_s",
-    "token_gap_p99_s", "overhead_p50_s", "overhead_p90_s", "loop_lag_p50_s", "loop_lag_p99_s", "finished_per_s", "cancelled_per_s",
-    "refused_per_s", "invalid_per_s", "failed_per_s", "ledger_pending_rows", "images_per_s", "bad_images_per_s",
+    "unix_s", "input_tokens_per_s", "output_tokens_per_s", "running", "waiting", "queued", "kv_cache_usage",
+    "cache_hit_ratio", "draft_acceptance", "tokens_per_step", "decode_tokens_per_s", "ttft_p50_s", "ttft_p90_s",
+    "token_gap_p50_s", "token_gap_p99_s", "overhead_p50_s", "overhead_p90_s", "loop_lag_p50_s", "loop_lag_p99_s",
+    "finished_per_s", "cancelled_per_s", "refused_per_s", "invalid_per_s", "failed_per_s", "ledger_pending_rows",
+    "images_per_s", "bad_images_per_s",
 )  # fmt: skip
 """The figures of a point, in order. Those per second are of the last seconds, ratios and quantiles of the last minute."""
 

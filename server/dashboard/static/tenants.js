@@ -35,14 +35,14 @@ const share = (row) =>
 
 /** Heading, what the gateway orders by (null: not at all), and a row's cell: {text, note, share of a limit}. */
 const COLUMNS = [
-  ["Tokens/s", "traffic", (row) => ({ text: `${format.number(row.output_tokens_per_s)} out`, note: `${format.number(row.input_tokens_per_s)} in` })],
+  ["Tokens per s", "traffic", (row) => ({ text: `${format.number(row.output_tokens_per_s)} out`, note: `${format.number(row.input_tokens_per_s)} in` })],
   ["Share of service", "service", share],
   ["Weight", "weight", (row) => ({ text: format.number(row.weight) })],
   ["Running", "running", (row) => used([row.running, row.concurrent_requests], format.count)],
   ["Queued", "queued", (row) => ({ text: format.count(row.queued) })],
-  ["Requests/min", null, (row) => used(row.requests_per_minute)],
-  ["Input tokens/min", null, inputTokens],
-  ["Output tokens/min", null, (row) => used(row.output_tokens_per_minute)],
+  ["Requests per min", null, (row) => used(row.requests_per_minute)],
+  ["Input tokens per min", null, inputTokens],
+  ["Output tokens per min", null, (row) => used(row.output_tokens_per_minute)],
   ["Budget", "budget_left", budget],
   ["Cache hits", "cache_hit", (row) => ({ text: format.percent(row.cache_hit_ratio) })],
   ["Requests", "requests", (row) => ({ text: format.count(row.requests) })],
