@@ -32,6 +32,7 @@ class Answer:
         self._num_logprobs = num_logprobs
         self._vocabulary_size = vocabulary_size
         self._num_steps = 0
+        self._num_taken = 0
 
     @property
     def interval_s(self) -> float:
@@ -49,7 +50,7 @@ class Answer:
             finish_reason=output.finish,
             stop_reason=output.stop_reason,
             num_cached_tokens=self._entry.num_cached_tokens,
-            speculation=self._speculated(last=output.finish is not None),
+            speculation=self._speculated(len(output.token_ids), last=output.finish is not None),
         )
 
     def _logprobs(self, token_ids: Sequence[int]) -> list[TokenLogprob] | None:
@@ -57,17 +58,19 @@ class Answer:
             return None
         return [fake_logprob(token_id, self._num_logprobs, self._vocabulary_size) for token_id in token_ids]
 
-    def _speculated(self, *, last: bool) -> Speculation | None:
+    def _speculated(self, num_tokens: int, *, last: bool) -> Speculation | None:
         spec = self.rule.spec
         if spec is None:
             return None
         positions = self._stats.accepted_per_position
         positions += [0] * (spec.draft - len(positions))
-        for position in range(spec.accepted):
+        num_taken = spec.taken(num_tokens)
+        for position in range(num_taken):
             positions[position] += 1
+        self._num_taken += num_taken
         self._stats.num_drafts += 1
         self._stats.num_draft_tokens += spec.draft
-        return Speculation(self._num_steps, self._num_steps * spec.draft, self._num_steps * spec.accepted) if last else None
+        return Speculation(self._num_steps, self._num_steps * spec.draft, self._num_taken) if last else None
 
 
 def fake_logprob(token_id: int, num_top: int, vocabulary_size: int) -> TokenLogprob:

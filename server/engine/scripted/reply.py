@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import cycle
 
 from server.engine.base import EngineFinish, Sampling
 
@@ -81,13 +82,17 @@ class Ending:
         return None
 
 
-def outputs(reply: tuple[Step, ...], tokens_per_step: int, ending: Ending) -> Iterator[Output | Wait | Word]:
-    """What happens, in order: outputs of `tokens_per_step` tokens, pauses, and at most one of `error`, `die`, `hang` as the last.
+def outputs(reply: tuple[Step, ...], tokens_per_step: tuple[int, ...], ending: Ending) -> Iterator[Output | Wait | Word]:
+    """What happens, in order: outputs, pauses, and at most one of `error`, `die`, `hang` as the last.
+
+    Outputs have `tokens_per_step` tokens, each number in its turn, over and over.
 
     A pause or a fault first lets out what was said before it. A reply without an ending ends as with `stop`.
     """
     pending: list[int] = []
     num_tokens = 0
+    sizes = cycle(tokens_per_step)
+    size = next(sizes)
     for item in _played(reply, ending.end_token_id, endless=ending.sampling.ignore_eos):
         if isinstance(item, int):
             pending.append(item)
@@ -96,9 +101,10 @@ def outputs(reply: tuple[Step, ...], tokens_per_step: int, ending: Ending) -> It
             if end is not None:
                 yield Output(tuple(pending), end.finish, end.stop_reason)
                 return
-            if len(pending) >= tokens_per_step:
+            if len(pending) >= size:
                 yield Output(tuple(pending))
                 pending.clear()
+                size = next(sizes)
         elif item is Word.LENGTH:
             yield Output(tuple(pending), "length")
             return
@@ -106,6 +112,7 @@ def outputs(reply: tuple[Step, ...], tokens_per_step: int, ending: Ending) -> It
             if pending:
                 yield Output(tuple(pending))
                 pending.clear()
+                size = next(sizes)
             yield item
             if isinstance(item, Word):
                 return

@@ -44,19 +44,29 @@ class When:
 
 @dataclass(slots=True, frozen=True)
 class DraftFigures:
-    """Speculation that a rule pretends: in each step, of `draft` drafted tokens `accepted` are taken."""
+    """Speculation that a rule pretends: in each step, of `draft` drafted tokens `accepted` are taken.
+
+    `accepted` None: as many as the step has tokens, but one, which the model itself has made.
+    """
 
     draft: int
-    accepted: int
+    accepted: int | None = None
+
+    def taken(self, num_tokens: int) -> int:
+        """How many drafted tokens a step of so many tokens has taken."""
+        return max(0, num_tokens - 1) if self.accepted is None else self.accepted
 
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """One answer. `cached_tokens` None means: simulate a prefix cache; a number is reported as it is, fitting or not."""
+    """One answer. `tokens_per_step`: of the engine's outputs, each number in its turn, over and over.
+
+    `cached_tokens` None means: simulate a prefix cache; a number is reported as it is, fitting or not.
+    """
 
     reply: tuple[Step, ...]
     when: When = When()
-    tokens_per_step: int = 1
+    tokens_per_step: tuple[int, ...] = (1,)
     step_interval_s: float = 0.0
     cached_tokens: int | None = None
     spec: DraftFigures | None = None

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from enum import StrEnum
+from typing import Final
 
 from server.engine.base import EngineRequest
 from server.engine.scripted.record import Entry
 from server.engine.scripted.timer import Timer
+
+MAX_LATE_S: Final = 1.0
 
 
 class Cut(StrEnum):
@@ -22,7 +25,11 @@ class Cut(StrEnum):
 
 
 class Run:
-    """One request in the engine. `seated`: it generates; before that it waits for a seat. `entry`: what is remembered of it."""
+    """One request in the engine. `seated`: it generates; before that it waits for a seat. `entry`: what is remembered of it.
+
+    Rests are counted from where the last one should have ended, not from when it was noticed: what comes late now and then still
+    keeps the script's pace on the whole. What is late by more than `MAX_LATE_S` is not caught up with.
+    """
 
     def __init__(self, request: EngineRequest, entry: Entry, timer: Timer) -> None:
         self.request = request
@@ -31,16 +38,20 @@ class Run:
         self.left = False
         self.cut_by: Cut | None = None
         self._timer = timer
+        self._due_s: float | None = None
         self._wake: asyncio.Future[None] | None = None
 
     async def rest(self, seconds: float) -> None:
-        """Let `seconds` pass, at least one turn of the event loop; shorter where the run is cut off."""
+        """Let `seconds` pass, at least one turn of the event loop; shorter where the run is late or cut off."""
         if self.cut_by is not None:
             return
-        if seconds <= 0:
+        now_s = self._timer.now_s()
+        begun_s = now_s if self._due_s is None else max(self._due_s, now_s - MAX_LATE_S)
+        self._due_s = begun_s + seconds
+        if self._due_s <= now_s:
             await asyncio.sleep(0)
             return
-        alarm = self._timer.call_later(seconds, self.wake)
+        alarm = self._timer.call_later(self._due_s - now_s, self.wake)
         try:
             await self._asleep()
         finally:

@@ -89,14 +89,23 @@ class _Reader:
         if data and "reply" not in data:
             self.mistakes.add(path, "`reply` is missing: give a list of steps")
         cached = data.get("cached_tokens")
+        sizes = self._sizes(data.get("tokens_per_step", 1), f"{path}.tokens_per_step")
         return Rule(
             reply=self._steps(data.get("reply", []), f"{path}.reply"),
             when=self._when(data.get("when"), f"{path}.when"),
-            tokens_per_step=self.mistakes.integer(data.get("tokens_per_step", 1), f"{path}.tokens_per_step", minimum=1),
+            tokens_per_step=sizes,
             step_interval_s=self.mistakes.milliseconds(data.get("step_interval_ms", 0), f"{path}.step_interval_ms"),
             cached_tokens=None if cached is None else self.mistakes.integer(cached, f"{path}.cached_tokens"),
-            spec=self._spec(data.get("spec"), f"{path}.spec"),
+            spec=self._spec(data.get("spec"), sizes, f"{path}.spec"),
         )
+
+    def _sizes(self, data: Any, path: str) -> tuple[int, ...]:
+        if not isinstance(data, list):
+            return (self.mistakes.integer(data, path, minimum=1),)
+        if not data:
+            self.mistakes.add(path, "is empty: give numbers of tokens, as in `[3, 3, 4]`")
+            return (1,)
+        return tuple(self.mistakes.integer(item, f"{path}[{index}]", minimum=1) for index, item in enumerate(data))
 
     def _when(self, data: Any, path: str) -> When:
         if data is None:
@@ -116,12 +125,16 @@ class _Reader:
             given["after_tools"] = self.mistakes.integer(data["after_tools"], f"{path}.after_tools")
         return When(**given)
 
-    def _spec(self, data: Any, path: str) -> DraftFigures | None:
+    def _spec(self, data: Any, sizes: tuple[int, ...], path: str) -> DraftFigures | None:
         if data is None:
             return None
         data = self.mistakes.mapping(data, path, ("draft", "accepted"))
         draft = self.mistakes.integer(data.get("draft", ABSENT), f"{path}.draft", minimum=1)
-        accepted = self.mistakes.integer(data.get("accepted", ABSENT), f"{path}.accepted")
+        if "accepted" not in data:
+            if (most := max(sizes) - 1) > draft:
+                self.mistakes.add(f"{path}.draft", f"{draft} is less than the {most} drafted tokens of a step of {most + 1}")
+            return DraftFigures(draft)
+        accepted = self.mistakes.integer(data["accepted"], f"{path}.accepted")
         if accepted > draft:
             self.mistakes.add(f"{path}.accepted", f"{accepted} is more than the {draft} tokens of `draft`")
         return DraftFigures(draft, accepted)

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from server.clock import ManualClock
+from server.clock import ManualClock, SystemClock
 
 
 class Alarm(Protocol):
@@ -19,7 +19,11 @@ class Alarm(Protocol):
 
 
 class Timer(Protocol):
-    """Calls back after some time. `asyncio` loops have the same method."""
+    """Tells the time, and calls back after some of it."""
+
+    def now_s(self) -> float:
+        """Seconds that never go back."""
+        ...
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Alarm:
         """Call `callback` on the event loop after `delay_s` seconds."""
@@ -27,7 +31,10 @@ class Timer(Protocol):
 
 
 class LoopTimer:
-    """The running event loop's time."""
+    """The machine's time, and the running event loop's alarms, which ring up to a millisecond early or late."""
+
+    def __init__(self) -> None:
+        self.now_s = SystemClock().monotonic_s
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Alarm:
         return asyncio.get_running_loop().call_later(delay_s, callback)
@@ -38,6 +45,7 @@ class ManualTimer:
 
     def __init__(self, clock: ManualClock | None = None) -> None:
         self.clock = clock or ManualClock()
+        self.now_s = self.clock.monotonic_s
         self._alarms: list[_ManualAlarm] = []
         self._num_made = 0
 

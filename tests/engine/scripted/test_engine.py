@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from server.engine.base import EngineHints, EngineStats, Speculation
+from server.clock import ManualClock
+from server.engine.base import EngineHints, EngineRequest, EngineStats, Sampling, Speculation
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.polite import ANSWER, REASONING
+from server.engine.scripted.run import MAX_LATE_S
+from server.engine.scripted.script import parse_script
 from server.errors import ContextLengthError, InvalidRequestError, MediaError
 from server.images import Image, Pixels, PlacedImage
 from server.vocabulary.byte import ByteVocabulary
@@ -121,6 +125,38 @@ async def test_the_interval_lies_between_the_steps_and_waits_add_to_it(staged: S
     assert [None, None, "length"] == [delta.finish_reason for delta in reader.deltas]
 
 
+async def test_steps_that_come_late_do_not_delay_those_after_them(staged: Staged) -> None:
+    stage = staged([{"step_interval_ms": 8, "reply": [{"text": "a" * 1000}, "length"]}])
+    reader = await stage.start()
+    while len(reader.deltas) < 900:
+        stage.timer.clock.advance(0.003)  # the machine is busy when the alarm should ring
+        await stage.advance(0.003)
+    elapsed_s = stage.timer.now_s() - ManualClock().now_s
+    assert pytest.approx(899 * 0.008, abs=0.01) == elapsed_s
+
+
+async def test_what_a_reader_has_slept_through_is_not_all_caught_up_with(staged: Staged) -> None:
+    stage = staged([{"step_interval_ms": 100, "reply": [{"text": "a" * 1000}, "length"]}])
+    reader = await stage.start()
+    stage.timer.clock.advance(60)
+    await stage.advance(0)
+    assert pytest.approx(MAX_LATE_S / 0.1, abs=2) == len(reader.deltas)
+
+
+async def test_a_running_loop_paces_on_the_average(vocabulary: ByteVocabulary) -> None:
+    rule = {"step_interval_ms": 8.4746, "reply": [{"text": "a" * 60}, "length"]}
+    engine = ScriptedEngine(vocabulary, parse_script([rule], vocabulary))
+    times_s: list[float] = []
+    request = EngineRequest("paced", [1], Sampling(1000), "salt")
+    async for _ in engine.generate(request):
+        times_s.append(time.monotonic())
+        end_s = time.monotonic() + 0.004  # what others do with the machine
+        while time.monotonic() < end_s:
+            pass
+    late_s = [at_s - times_s[0] - number * 0.0084746 for number, at_s in enumerate(times_s)]
+    assert min(late_s[-20:]) < 0.01, "the lateness of a step is not added to the next one's"
+
+
 async def test_without_an_interval_others_get_their_turn_at_each_step(staged: Staged) -> None:
     stage = staged([{"reply": [{"text": "abcdef"}]}])
     order: list[int] = []
@@ -154,6 +190,16 @@ async def test_speculation_counts_steps(staged: Staged) -> None:
     assert [None, None, Speculation(3, 21, 9)] == [delta.speculation for delta in deltas]
     stats = stage.engine.stats
     assert (3, 21, [3, 3, 3, 0, 0, 0, 0]) == (stats.num_drafts, stats.num_draft_tokens, stats.accepted_per_position)
+
+
+async def test_without_a_figure_the_tokens_of_each_step_say_what_was_taken(staged: Staged) -> None:
+    """The published 3.14 tokens a step are seven steps of 22 tokens."""
+    stage = staged([{"tokens_per_step": [3, 3, 3, 3, 3, 3, 4], "spec": {"draft": 7}, "reply": [{"text": "a" * 219}]}])
+    deltas = await stage.ask()
+    assert [3, 3, 3, 3, 3, 3, 4] * 10 == [len(delta.token_ids) for delta in deltas]
+    stats = stage.engine.stats
+    assert (70, 490, [70, 70, 10, 0, 0, 0, 0]) == (stats.num_drafts, stats.num_draft_tokens, stats.accepted_per_position)
+    assert Speculation(70, 490, 150) == deltas[-1].speculation
 
 
 async def test_a_request_and_its_end_are_recorded(staged: Staged) -> None:

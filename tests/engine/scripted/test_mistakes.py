@@ -40,7 +40,12 @@ def mistakes(data: Any, vocabulary: ByteVocabulary = VOCABULARY) -> list[str]:
         ({"reply": [], "cached_tokens": -1}, "rules[0].cached_tokens: `-1` is not a whole number from 0 on"),
         ({"reply": [], "cached_tokens": True}, "rules[0].cached_tokens: `True` is not a whole number"),
         ({"reply": [], "spec": {"draft": 3, "accepted": 4}}, "rules[0].spec.accepted: 4 is more than the 3 tokens of `draft`"),
-        ({"reply": [], "spec": {"draft": 3}}, "rules[0].spec.accepted: is missing"),
+        ({"reply": [], "tokens_per_step": [3, 0]}, "rules[0].tokens_per_step[1]: `0` is not a whole number from 1 on"),
+        ({"reply": [], "tokens_per_step": []}, "rules[0].tokens_per_step: is empty: give numbers of tokens, as in `[3, 3, 4]`"),
+        (
+            {"reply": [], "tokens_per_step": [1, 5], "spec": {"draft": 3}},
+            "rules[0].spec.draft: 3 is less than the 4 drafted tokens of a step of 5",
+        ),
         ({"reply": [], "when": {"contain": "x"}}, "rules[0].when: unknown key `contain`"),
         ({"reply": [], "when": {"contains": 3}}, "rules[0].when.contains: `3` is not text"),
         ({"reply": [], "when": {"regex": "("}}, "rules[0].when.regex: `(` is not a regular expression"),
@@ -78,7 +83,7 @@ def test_one_mistake_is_told_once_with_its_place(rule: Any, expected: str) -> No
 
 def test_every_mistake_is_told() -> None:
     rules = [{"reply": ["nonsense", {"ids": [-1]}]}, {"reply": [], "spec": []}, {"when": 1, "reply": [{"wait_ms": "1"}]}]
-    places = ["rules[0].reply[0]", "rules[0].reply[1].ids[0]", "rules[1].spec", "rules[1].spec.draft", "rules[1].spec.accepted"]
+    places = ["rules[0].reply[0]", "rules[0].reply[1].ids[0]", "rules[1].spec", "rules[1].spec.draft"]
     told = mistakes(rules)
     assert [*places, "rules[2].reply[0].wait_ms", "rules[2].when"] == [line.split(":")[0] for line in told]
 

@@ -22,11 +22,12 @@ OPEN, CLOSE, SEP, END = (VOCABULARY.control[f"<|{name}|>"] for name in ("open", 
 
 
 def played(
-    *reply: Any, tokens_per_step: int = 1_000_000, max_tokens: int = 1_000_000, **sampling: Any
+    *reply: Any, tokens_per_step: int | list[int] = 1_000_000, max_tokens: int = 1_000_000, **sampling: Any
 ) -> list[Output | Wait | Word]:
     rule = parse_script([{"reply": list(reply)}], VOCABULARY).rules[0]
     ending = Ending(END, frozenset({END}), max_tokens, Sampling(max_tokens, **sampling))
-    return list(outputs(rule.reply, tokens_per_step, ending))
+    sizes = (tokens_per_step,) if isinstance(tokens_per_step, int) else tuple(tokens_per_step)
+    return list(outputs(rule.reply, sizes, ending))
 
 
 def said(*reply: Any) -> list[int]:
@@ -105,8 +106,15 @@ def test_repeat_is_lazy() -> None:
     rule = parse_script([{"reply": [{"repeat": {"times": 10**12, "of": [{"text": "ab"}]}}]}], VOCABULARY).rules[0]
     ending = Ending(END, frozenset({END}), 10**12, Sampling(10**12))
     assert [b"aba", b"bab"] == [
-        bytes(item.token_ids) for item in islice(outputs(rule.reply, 3, ending), 2) if isinstance(item, Output)
+        bytes(item.token_ids) for item in islice(outputs(rule.reply, (3,), ending), 2) if isinstance(item, Output)
     ]
+
+
+def test_a_list_of_tokens_per_step_is_gone_through_again_and_again_and_waits_count_as_a_step_border() -> None:
+    expected = [Output(tuple(part)) for part in (b"abc", b"d", b"efg", b"h")]
+    assert [*expected, Output((END,), "stop")] == played({"text": "abcdefgh"}, tokens_per_step=[3, 1])
+    waited = [Output((97,)), Wait(0.5), Output((98,)), Output((99, END), "stop")]
+    assert waited == played({"text": "a"}, {"wait_ms": 500}, {"text": "bc"}, tokens_per_step=[3, 1])
 
 
 def test_outputs_hold_tokens_per_step_and_cross_step_borders() -> None:
@@ -194,13 +202,13 @@ def test_the_first_rule_that_holds_wins_and_one_without_when_always_does() -> No
 def test_the_figures_of_a_rule() -> None:
     rule = {"tokens_per_step": 4, "step_interval_ms": 20, "cached_tokens": 128, "spec": {"draft": 7, "accepted": 3}, "reply": []}
     read = parse_script([rule, {"reply": []}], VOCABULARY).rules
-    assert (4, 0.02, 128, DraftFigures(7, 3)) == (
+    assert ((4,), 0.02, 128, DraftFigures(7, 3)) == (
         read[0].tokens_per_step,
         read[0].step_interval_s,
         read[0].cached_tokens,
         read[0].spec,
     )
-    assert (1, 0.0, None, None) == (read[1].tokens_per_step, read[1].step_interval_s, read[1].cached_tokens, read[1].spec)
+    assert ((1,), 0.0, None, None) == (read[1].tokens_per_step, read[1].step_interval_s, read[1].cached_tokens, read[1].spec)
 
 
 def test_files_are_yaml_or_json_and_say_the_same(tmp_path: Path) -> None:
