@@ -10,6 +10,13 @@ import structlog
 
 from server.sections import LogSettings
 
+SAY_TOO_MUCH = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk._shared_internal",
+    "opentelemetry.sdk.trace.export",
+)
+"""Several lines for each export that fails, with the collector's whole URL; `tracing/otlp.py` says it once a minute."""
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -38,6 +45,8 @@ def configure(settings: LogSettings) -> None:
             foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
         )
     )
+    for name in SAY_TOO_MUCH:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.basicConfig(handlers=[handler], level=max(LEVELS[settings.level], logging.WARNING), force=True)
 
 

@@ -34,8 +34,6 @@ MAX_SHORTEST: Final = 20_000
 """Characters and tokens of a shortest answer that is written. Forty levels that each have the next one twice would be 2^40."""
 
 MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
-_MAX_LOGGED_PATHS: Final = 10
-_MAX_LOGGED_CHARS: Final = 60
 
 log = structlog.get_logger(__name__)
 
@@ -137,7 +135,6 @@ def _log_made(grammar: Grammar, seconds: float) -> None:
         milliseconds=round(seconds * 1000, 1),
         num_bytes=len(grammar.structural_tag),
         num_unenforced=len(grammar.unenforced),
-        unenforced=[path[:_MAX_LOGGED_CHARS] for path in grammar.unenforced[:_MAX_LOGGED_PATHS]],
     )
 
 

@@ -1,7 +1,8 @@
 """One log line a request: who, what, how it ended.
 
-Invariant: no line has a key, a prompt or an answer, also where a client has put its key into the URL; a flood of wrong keys
-writes a few lines a second, and one that says how many are missing.
+Invariant: no line has a key, a prompt or an answer, at any level, also where a client has put its key into the URL and where an
+error repeats what it sent; the path and a client's own request id are all that is in its words. A flood of wrong keys writes a
+few lines a second, and one that says how many are missing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import structlog
 from starlette.types import Scope
 
 from server.errors import GatewayError
+from server.middleware.log_text import cause_text, without_values
 from server.record import GenerationRecord
+from server.tracing.trace import RequestTrace
 
 log = structlog.get_logger(__name__)
 MAX_WRONG_KEYS_A_SECOND: Final = 5
@@ -36,18 +39,22 @@ class RequestLog:
         state: dict[str, Any] = scope["state"]
         level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
         record: GenerationRecord | None = state.get("record")
-        fields = {**state["log"], **(record.log_fields() if record is not None else {})}
+        known = {"model": state["model"]} if "model" in state else {}
+        fields = {**state["log"], **known, **(record.log_fields() if record is not None else {})}
+        trace: RequestTrace | None = state.get("trace")
+        if trace is not None and (trace.is_sampled or trace.parent is not None):
+            fields["trace_id"] = trace.hex_id
         error: GatewayError | None = state.get("error")
         path = scope["path"][:200]
         if error is not None:
             if state.get("is_nobody") and self._is_one_too_many():
                 return
             level = error.log_level
-            text = error.for_log[:500].replace(path, without_keys(path))
             path = without_keys(path)
-            fields |= {"error": _KEY.sub("…", text), "error_code": error.code}
-            if error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:  # what a client did wrong needs no traceback
-                fields["exc_info"] = error.__cause__
+            fields.setdefault("outcome", error.outcome)
+            fields |= {"error": _KEY.sub("…", without_values(error.for_log)), "error_code": error.code}
+            if error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR and error.__cause__ is not None:
+                fields["exception"] = cause_text(error.__cause__)  # what a client did wrong needs no traceback
         log.log(
             level,
             "request",

@@ -38,7 +38,7 @@ MAX_WAITING_SPANS: Final = 4096
 """What waits for the exporter, at most."""
 
 WARNING_INTERVAL_S: Final = 60.0
-_SCHEDULE_DELAY_MS: Final = 1000
+SCHEDULE_DELAY_MS: Final = 1000
 _KINDS: Final = {"server": api.SpanKind.SERVER, "client": api.SpanKind.CLIENT, "internal": api.SpanKind.INTERNAL}
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class OtlpSink:
         exporter = OTLPSpanExporter(self._settings.endpoint, headers=headers, timeout=EXPORT_TIMEOUT_S)
         self._exporter = _CountingExporter(exporter, self._losses)
         processor = self._processor = BatchSpanProcessor(
-            self._exporter, max_queue_size=MAX_WAITING_SPANS, schedule_delay_millis=_SCHEDULE_DELAY_MS
+            self._exporter, max_queue_size=MAX_WAITING_SPANS, schedule_delay_millis=SCHEDULE_DELAY_MS
         )
         try:
             await asyncio.Event().wait()
