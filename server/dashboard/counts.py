@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from server.dashboard.points import Counts, Distribution
 from server.gateway import Gateway
@@ -56,27 +57,44 @@ def counts_of(gateway: Gateway) -> Counts:
     )
 
 
+class TenantTokens:
+    """Tokens of all tenants at one moment: as they are counted, which is cheap to keep, until somebody looks at `by_tenant`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        recorder = gateway.recorder
+        self._ended = dict(recorder.numbers[catalog.TOKENS].values)
+        self._under_way = [
+            (recorder.names.label(record.tenant), record.num_input_tokens, record.num_cached_tokens, record.num_output_tokens)
+            for record in gateway.under_way()
+        ]
+
+    @cached_property
+    def by_tenant(self) -> Mapping[str, TenantCounts]:
+        """Of each tenant that has asked for anything and has series of its own; what is no tokens is left at 0."""
+        found: defaultdict[str, TenantCounts] = defaultdict(TenantCounts)
+        for (tenant, _, kind), count in self._ended.items():
+            if kind == "input":
+                found[tenant].num_input_tokens += int(count)
+            elif kind == "cached_input":
+                found[tenant].num_cached_tokens += int(count)
+            elif kind == "output":
+                found[tenant].num_output_tokens += int(count)
+        for tenant, num_input, num_cached, num_output in self._under_way:
+            counts = found[tenant]
+            counts.num_input_tokens += num_input
+            counts.num_cached_tokens += num_cached
+            counts.num_output_tokens += num_output
+        self._ended.clear()
+        return dict(found)
+
+
 def tenant_counts(gateway: Gateway) -> Mapping[str, TenantCounts]:
-    """Of each tenant that has asked for anything and has series of its own."""
-    recorder = gateway.recorder
-    found: defaultdict[str, TenantCounts] = defaultdict(TenantCounts)
-    for (tenant, _, kind), count in recorder.numbers[catalog.TOKENS].values.items():
-        counts = found[tenant]
-        if kind == "input":
-            counts.num_input_tokens += int(count)
-        elif kind == "cached_input":
-            counts.num_cached_tokens += int(count)
-        elif kind == "output":
-            counts.num_output_tokens += int(count)
+    """Of each tenant that has asked for anything and has series of its own, as it is now."""
+    recorder, found = gateway.recorder, dict(TenantTokens(gateway).by_tenant)
     for tenant, count in recorder.sums(catalog.REQUESTS, "tenant").items():
-        found[tenant].num_requests = int(count)
+        found.setdefault(tenant, TenantCounts()).num_requests = int(count)
     for tenant, count in recorder.sums(catalog.REJECTED, "tenant").items():
-        found[tenant].num_refused = int(count)
-    for record in gateway.under_way():
-        counts = found[recorder.names.label(record.tenant)]
-        counts.num_input_tokens += record.num_input_tokens
-        counts.num_cached_tokens += record.num_cached_tokens
-        counts.num_output_tokens += record.num_output_tokens
+        found.setdefault(tenant, TenantCounts()).num_refused = int(count)
     found.pop("", None)
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from server.admission.limits import INPUT, OUTPUT, REQUESTS, UNCACHED, Standing, budget_limits
 from server.context import Tenant
-from server.dashboard.counts import TenantCounts, tenant_counts
+from server.dashboard.counts import TenantCounts, TenantTokens, tenant_counts
 from server.dashboard.points import Figure, ratio
 from server.gateway import Gateway
 from server.metrics.catalog import OTHER
@@ -39,10 +39,10 @@ class View:
 
 @dataclass(slots=True, frozen=True)
 class _Snapshot:
-    """Tenant -> its counts, and its service, at a moment of the monotonic clock."""
+    """Tokens of tenants, and tenant -> service, at a moment of the monotonic clock."""
 
     at_s: float
-    counts: Mapping[str, TenantCounts]
+    tokens: TenantTokens
     service: Mapping[str, float]
 
 
@@ -60,25 +60,19 @@ class TenantTable:
             return
         while len(snapshots) > 1 and now_s - snapshots[1].at_s >= WINDOW_S - 0.5:
             snapshots.popleft()
-        snapshots.append(self._snapshot(now_s))
+        snapshots.append(_Snapshot(now_s, TenantTokens(self._gateway), dict(self._gateway.service())))
 
     def page(self, view: View) -> dict[str, Any]:
         """Rows, and how many tenants there are and match, as JSON."""
-        keys = self._gateway.storage.keys
-        now = self._snapshot(self._gateway.clock.monotonic_s())
-        tenants = dict(keys.tenants())
-        for name in now.counts:  # tenants of the settings are in no store
-            if name not in tenants and (tenant := keys.tenant(name)) is not None:
-                tenants[name] = tenant
+        look = _Look(self._gateway, self._snapshots[0] if self._snapshots else None)
         text = view.text.casefold()
-        matching = [tenant for name, tenant in tenants.items() if text in name.casefold()]
-        look = _Look(self._gateway, now, self._snapshots[0] if self._snapshots else now, tenants)
+        matching = [tenant for name, tenant in look.tenants.items() if text in name.casefold()]
         matching.sort(key=lambda tenant: tenant.name)
         matching = look.ordered(matching, SORTS[view.sort], descending=view.descending)
         num_pages = max(1, -(-len(matching) // view.num_rows))
         first = min(view.page, num_pages - 1) * view.num_rows
         return {
-            "num_tenants": len(tenants),
+            "num_tenants": len(look.tenants),
             "num_matching": len(matching),
             "page": first // view.num_rows,
             "num_pages": num_pages,
@@ -86,24 +80,27 @@ class TenantTable:
             "rows": [look.row(tenant) for tenant in matching[first : first + view.num_rows]],
         }
 
-    def _snapshot(self, now_s: float) -> _Snapshot:
-        return _Snapshot(now_s, tenant_counts(self._gateway), dict(self._gateway.service()))
-
 
 class _Look:
     """What is known of tenants now, and from the minute before."""
 
-    def __init__(self, gateway: Gateway, now: _Snapshot, before: _Snapshot, tenants: Mapping[str, Tenant]) -> None:
+    def __init__(self, gateway: Gateway, before: _Snapshot | None) -> None:
+        keys, service, now_s = gateway.storage.keys, gateway.service(), gateway.clock.monotonic_s()
         self._admission = gateway.admission
         self._accounts = None if gateway.queue is None else gateway.queue.accounts
         self._unix_s = gateway.clock.unix_s()
-        self._now = now
-        self._before = before
-        self.span_s = now.at_s - before.at_s
-        served = {name: given - before.service.get(name, 0.0) for name, given in now.service.items()}
+        self._counts = tenant_counts(gateway)
+        self._tokens_before = {} if before is None else before.tokens.by_tenant
+        self.span_s = 0.0 if before is None else now_s - before.at_s
+        self.tenants = dict(keys.tenants())
+        for name in self._counts:  # tenants of the settings are in no store
+            if name not in self.tenants and (tenant := keys.tenant(name)) is not None:
+                self.tenants[name] = tenant
+        service_before = service if before is None else before.service
+        served = {name: given - service_before.get(name, 0.0) for name, given in service.items()}
         self._served = {name: given for name, given in served.items() if given > 0}
         self._all_served = sum(self._served.values())
-        self._all_weights = sum(tenants[name].weight for name in self._served if name in tenants)
+        self._all_weights = sum(self.tenants[name].weight for name in self._served if name in self.tenants)
 
     def ordered(self, tenants: list[Tenant], figure: Sort, *, descending: bool) -> list[Tenant]:
         """By `figure`, those alike as they come; those of which it is not known come last, whichever way."""
@@ -142,12 +139,12 @@ class _Look:
 
     def counts(self, tenant: Tenant) -> TenantCounts | None:
         """Since the gateway's start; None for a tenant that is counted together with others, beyond `metrics.max_tenants`."""
-        counts = self._now.counts.get(tenant.name)
-        return _NOTHING if counts is None and OTHER not in self._now.counts else counts
+        counts = self._counts.get(tenant.name)
+        return _NOTHING if counts is None and OTHER not in self._counts else counts
 
     def traffic(self, tenant: Tenant) -> int | None:
         """Tokens in and out, in the last minute."""
-        now, before = self.counts(tenant), self._before.counts.get(tenant.name, _NOTHING)
+        now, before = self.counts(tenant), self._tokens_before.get(tenant.name, _NOTHING)
         if now is None:
             return None
         return now.num_input_tokens + now.num_output_tokens - before.num_input_tokens - before.num_output_tokens
@@ -200,7 +197,7 @@ class _Look:
         }
 
     def _rate(self, tenant: Tenant, name: str) -> Figure:
-        counts, before = self.counts(tenant), self._before.counts.get(tenant.name, _NOTHING)
+        counts, before = self.counts(tenant), self._tokens_before.get(tenant.name, _NOTHING)
         if self.span_s <= 0 or counts is None:
             return None
         num_tokens: int = getattr(counts, name) - getattr(before, name)

@@ -50,20 +50,26 @@ def _number(value: float) -> str:
 
 
 class Numbers:
-    """A counter or a gauge: labels' values -> number. One without labels has the empty key, and is there from the start."""
+    """A counter or a gauge: labels' values -> number. One without labels has the empty key, and is there from the start.
+
+    `by_last`: the last label's values -> the sum over all others, kept at hand, so that who wants no more need not add up.
+    """
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.values: dict[Key, float] = {} if metric.by else {(): 0.0}
+        self.by_last: dict[str, float] = {}
         self._heads: dict[Key, str] = {}
 
     def add(self, key: Key, amount: float = 1) -> None:
         """Count."""
         self.values[key] = self.values.get(key, 0.0) + amount
+        if key:
+            self.by_last[key[-1]] = self.by_last.get(key[-1], 0.0) + amount
 
     def put(self, key: Key, value: float) -> None:
         """Set."""
-        self.values[key] = float(value)
+        self.add(key, value - self.values.get(key, 0.0))
 
     def pieces(self) -> Iterator[str]:
         """The text, in pieces."""
@@ -97,11 +103,12 @@ class Series:
 
 
 class Histogram:
-    """Labels' values -> series."""
+    """Labels' values -> series. `whole`: all of them together, kept at hand as in `Numbers`."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.series: dict[Key, Series] = {}
+        self.whole = Series(len(metric.buckets) + 1, "")
         self._bounds = metric.buckets
         self._template = _template(metric)
         if not metric.by:
@@ -109,16 +116,17 @@ class Histogram:
 
     def observe(self, key: Key, value: float) -> None:
         """Count one value."""
-        series = self._of(key)
-        series.counts[bisect_left(self._bounds, value)] += 1
-        series.sum += value
+        bucket = bisect_left(self._bounds, value)
+        for series in (self._of(key), self.whole):
+            series.counts[bucket] += 1
+            series.sum += value
 
     def observe_many(self, key: Key, counts: Sequence[int], total: float) -> None:
         """Count values that are sorted by these bounds already, and whose sum is `total`."""
-        series = self._of(key)
-        for index, count in enumerate(counts):
-            series.counts[index] += count
-        series.sum += total
+        for series in (self._of(key), self.whole):
+            for index, count in enumerate(counts):
+                series.counts[index] += count
+            series.sum += total
 
     def pieces(self) -> Iterator[str]:
         """The text, in pieces."""

@@ -117,19 +117,20 @@ class Recorder:
 
     def sums(self, metric: Metric, by: str, **labels: str) -> dict[str, float]:
         """What a counter or a gauge says, added up by one label over the series that have these `labels`, as a scrape would."""
+        if not labels and by == metric.labels[-1]:
+            return dict(self.numbers[metric].by_last)
         at = metric.labels.index(by)
         wanted = [(metric.labels.index(name), value) for name, value in labels.items()]
         sums: dict[str, float] = {}
         for key, value in self.numbers[metric].values.items():
-            if all(key[index] == label for index, label in wanted):
+            if not wanted or all(key[index] == label for index, label in wanted):
                 sums[key[at]] = sums.get(key[at], 0) + value
         return sums
 
     def distribution(self, metric: Metric) -> tuple[list[int], float]:
         """What a histogram says of all its series: how many are in each bucket alone, and the sum of values."""
-        all_series = self.histograms[metric].series.values()
-        counts = [sum(column) for column in zip(*(series.counts for series in all_series), strict=True)]
-        return counts or [0] * (len(metric.buckets) + 1), sum(series.sum for series in all_series)
+        whole = self.histograms[metric].whole
+        return list(whole.counts), whole.sum
 
     def _who(self, record: GenerationRecord) -> Key:
         return self.names.label(record.tenant), record.model if record.model in self._models else ""
