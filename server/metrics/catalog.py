@@ -16,6 +16,9 @@ PREFIX: Final = "k3gw_"
 OTHER: Final = "other"
 """What stands for tenants beyond the cap, and for a value that is in no closed set."""
 
+FIXED: Final = ("",)
+"""The values of a label that has one, known at the start."""
+
 DEFAULT_MAX_TENANTS: Final = 1000
 MAX_POSITIONS: Final = 32
 
@@ -42,6 +45,8 @@ class Label:
             return limits.max_tenants + 2
         if self.name == "model":
             return limits.num_models + 1
+        if self.values == FIXED:
+            return 1
         return len(self.values) + (OTHER not in self.values)
 
 
@@ -69,9 +74,7 @@ class Metric:
         return number
 
 
-TENANT = Label(
-    "tenant", "tenants of the store, the first `metrics.max_tenants` that are active; then `other`; empty: no valid key"
-)
+TENANT = Label("tenant", "of the store, the first `metrics.max_tenants` that are active; then `other`; empty: no valid key")
 MODEL = Label("model", "configured names; empty: none of them was asked for")
 API = Label("api", "what was asked, empty: no API of ours", ("chat", ""))
 OUTCOME = Label(
@@ -109,7 +112,7 @@ RECOVERY = Label(
     ),
 )  # fmt: skip
 POSITION = Label("position", "place in the draft, from 0", tuple(str(number) for number in range(MAX_POSITIONS - 1)))
-VERSION, ENGINE_KIND, PROFILE = (Label(name, "fixed at the start", ("",)) for name in ("version", "engine", "profile"))
+VERSION, ENGINE_KIND, PROFILE = (Label(name, "fixed at the start", FIXED) for name in ("version", "engine", "profile"))
 
 # A histogram by tenant costs every tenant its buckets and three series more in each scrape, so each has about ten: enough for a
 # p50 and a p99 to be told apart within a factor of two to three, where the bounds are also those of usual objectives (0.5, 1,

@@ -23,7 +23,6 @@ from server.metrics.vllm_families import vllm_pieces
 from server.record import GenerationRecord
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_FIXED_LABELS: Final = {"version", "engine", "profile"}
 
 
 class Recorder:
@@ -40,7 +39,7 @@ class Recorder:
         self._figures: Callable[[], AdmissionFigures] = AdmissionFigures
         for metric, numbers in self.numbers.items():
             # A counter that appears with its first count has no increase in it.
-            if metric.by and all(label.values and label.name not in _FIXED_LABELS for label in metric.by):
+            if metric.by and all(label.values and label.values != catalog.FIXED for label in metric.by):
                 for key in product(*(label.values for label in metric.by)):
                     numbers.put(key, 0)
 
