@@ -23,7 +23,7 @@ from server.tracing.trace import RequestTrace
 from server.tracing.tracer import make_tracer
 from tests.services.otlp import Collector, otlp_collector
 from tests.tracing.conftest import SCRIPT
-from tests.wire.customers import open_house, wait_for
+from tests.wire.customers import open_house
 
 NOT_A_PORT = "http://127.0.0.1:9"
 
@@ -203,7 +203,7 @@ def test_the_path_of_an_endpoint(url: str, whole: str) -> None:
 
 @pytest.mark.parametrize("url", ["collector:4318", "grpc://collector", "http://", "http://me:pw@collector", "http://c/?key=1"])
 def test_what_is_no_endpoint(url: str) -> None:
-    with pytest.raises(ValueError, match="tracing.headers"):
+    with pytest.raises(ValueError, match=r"tracing\.headers"):
         settings_of(endpoint=url)
 
 
