@@ -1,0 +1,104 @@
+"""Times of requests over HTTP: the script's pace is what the meters show, and waits are nobody's overhead."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.conftest import KEY, LiveGateway, StartGateway
+
+END = ["</response>", "</message>"]
+STEPS_PER_S = 118.0
+
+
+def scraped(gateway: LiveGateway) -> dict[str, float]:
+    """Sums over the labels, `le` and the rest."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(httpx.get(f"{gateway.url}/metrics").text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0) + sample.value
+    return found
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {
+        "model": "kimi-k3",
+        "messages": [{"role": "user", "content": "hi"}],
+        "thinking": {"type": "disabled"},
+        **more,
+    }
+
+
+def mean(found: dict[str, float], name: str) -> float:
+    return found[f"k3gw_{name}_sum"] / found[f"k3gw_{name}_count"]
+
+
+@pytest.mark.parametrize(("sizes", "per_step"), [(1, 1.0), ([3, 3, 3, 3, 3, 3, 4], 22 / 7)])
+def test_the_published_speeds_are_shown_as_they_are(start_gateway: StartGateway, sizes: Any, per_step: float) -> None:
+    rule = {"tokens_per_step": sizes, "step_interval_ms": 1000 / STEPS_PER_S, "spec": {"draft": 7}}
+    num_tokens = round(236 * per_step)
+    gateway = start_gateway([{**rule, "reply": [{"text": "a" * num_tokens}, *END]}])
+    httpx.post(f"{gateway.url}/v1/chat/completions", json=body(n=3), headers=gateway.headers).raise_for_status()
+
+    found = scraped(gateway)
+    assert 3 == found["k3gw_request_output_tokens_per_second_count"]
+    assert pytest.approx(STEPS_PER_S * per_step, rel=0.03) == mean(found, "request_output_tokens_per_second")
+    assert pytest.approx(1 / (STEPS_PER_S * per_step), rel=0.03) == mean(found, "inter_token_seconds")
+    accepted, drafts = found["k3gw_engine_spec_accepted_tokens_total"], found["k3gw_engine_spec_drafts_total"]
+    assert pytest.approx(per_step, rel=0.03) == 1 + accepted / drafts
+    assert found["k3gw_spec_draft_tokens_total"] == found["k3gw_engine_spec_draft_tokens_total"]
+    assert found["k3gw_spec_accepted_tokens_total"] == accepted
+
+
+@pytest.mark.parametrize("num_choices", [1, 3])
+def test_waiting_for_the_engine_is_no_overhead(start_gateway: StartGateway, num_choices: int) -> None:
+    gateway = start_gateway([{"reply": [{"wait_ms": 400}, {"text": "a"}, {"wait_ms": 200}, {"text": "b"}, *END]}], seats=1)
+    httpx.post(f"{gateway.url}/v1/chat/completions", json=body(n=num_choices), headers=gateway.headers).raise_for_status()
+
+    found = scraped(gateway)
+    assert mean(found, "request_seconds") > 0.6 * num_choices, "choices wait for the one seat"
+    assert 0 < mean(found, "overhead_seconds") < 0.2
+
+
+def test_a_client_that_sends_and_reads_slowly_is_no_overhead(start_gateway: StartGateway) -> None:
+    """Twenty megabytes are more than sockets hold, so that the gateway has to wait."""
+    gateway = start_gateway(
+        [{"tokens_per_step": 50_000, "reply": [{"repeat": {"times": 200, "of": [{"text": "a" * 50_000}]}}, *END]}]
+    )
+    data = json.dumps(body(stream=True)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(data)}\r\n\r\n"
+    client = socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    with client:
+        client.sendall(head.encode() + data[:10])
+        time.sleep(0.2)
+        client.sendall(data[10:])
+        time.sleep(0.4)
+        while b"[DONE]" not in client.recv(1 << 20)[-100:]:
+            pass
+        found = scraped(gateway)
+
+    assert mean(found, "request_seconds") > 0.6
+    assert mean(found, "overhead_seconds") < mean(found, "request_seconds") - 0.5
+
+
+def test_a_cancelled_request_is_counted_with_what_it_had(start_gateway: StartGateway) -> None:
+    gateway = start_gateway([{"reply": [{"text": "abc"}, "hang"]}])
+    with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=body(stream=True), headers=gateway.headers) as answer:
+        lines = (line for line in answer.iter_lines() if '"content":"' in line)
+        while '"content":"c"' not in next(lines):
+            pass
+        assert 1 == scraped(gateway)["k3gw_inflight_requests"]
+    (row,) = gateway.ledger(1)
+    found = scraped(gateway)
+    assert ("cancelled", 3) == (row["outcome"], row["output_tokens"])
+    assert 0 == found["k3gw_inflight_requests"]
+    assert row["input_tokens"] + row["output_tokens"] == found["k3gw_tokens_total"]
+    assert 1 == found["k3gw_overhead_seconds_count"]
+    assert 2 == found["k3gw_inter_token_seconds_count"], "the first output has no gap"
