@@ -23,6 +23,7 @@ from server.tracing.trace import RequestTrace
 
 log = structlog.get_logger(__name__)
 MAX_WRONG_KEYS_A_SECOND: Final = 5
+SAME_CAUSE_S: Final = 10.0
 _QUIET: Final = frozenset({"/health", "/ready", "/metrics", "/dashboard/figures"})
 _KEY: Final = re.compile(r"\b(?:k3gw|sk)-[A-Za-z0-9_\-]{6,}")
 _LONG_PART: Final = re.compile(r"[^/\s]{25,}")
@@ -33,6 +34,7 @@ class RequestLog:
 
     def __init__(self) -> None:
         self._num_wrong_keys = 0
+        self._last_cause: tuple[str, str, float] | None = None
 
     def write(self, scope: Scope, status: int, seconds: float) -> None:
         """The line of a request that has ended. An error is part of it, with its cause where it has one."""
@@ -54,7 +56,7 @@ class RequestLog:
             fields.setdefault("outcome", error.outcome)
             fields |= {"error": _KEY.sub("…", without_values(error.for_log)), "error_code": error.code}
             if error.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR and error.__cause__ is not None:
-                fields["exception"] = cause_text(error.__cause__)  # what a client did wrong needs no traceback
+                fields |= self._cause(error.__cause__, state["request_id"])  # what a client did wrong needs no traceback
         log.log(
             level,
             "request",
@@ -65,6 +67,16 @@ class RequestLog:
             seconds=round(seconds, 4),
             **fields,
         )
+
+    def _cause(self, cause: BaseException, request_id: str) -> dict[str, str]:
+        """What an error came from, once: an engine that dies ends hundreds of requests by the same cause."""
+        text, now_s = cause_text(cause), asyncio.get_running_loop().time()
+        if self._last_cause is not None:
+            last_text, first_request_id, until_s = self._last_cause
+            if text == last_text and now_s < until_s:
+                return {"same_cause_as": first_request_id}
+        self._last_cause = (text, request_id, now_s + SAME_CAUSE_S)
+        return {"exception": text}
 
     def _is_one_too_many(self) -> bool:
         if self._num_wrong_keys == 0:

@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import structlog
+
 from server.clock import Clock
 from server.sections import TracingSettings
 from server.tracing.content import Content
 from server.tracing.ending import EndedSpan, Ending, spans_of
 from server.tracing.sampling import Sampler
 from server.tracing.trace import Parent, RequestTrace
+
+
+log = structlog.get_logger(__name__)
 
 
 class SpanSink(Protocol):
@@ -64,8 +69,12 @@ class Tracer:
         """The last byte has gone out, or nobody takes it any more."""
         state = scope["state"]
         self.identify(trace, state["tenant"].name if "tenant" in state else None)
-        if trace.is_sampled:
+        if not trace.is_sampled:
+            return
+        try:
             self._sink.write(trace, spans_of(trace, Ending(scope, status, ended_s, state)))
+        except Exception:  # noqa: BLE001 - the request has been answered, and is not to suffer from its trace
+            log.exception("trace_failed", request_id=state["request_id"])
 
 
 def make_tracer(settings: TracingSettings, clock: Clock) -> Tracer | None:

@@ -200,7 +200,7 @@ async def test_vllm_gets_the_request_as_it_is(make_engine: MakeEngine) -> None:
         params.skip_clone,
         params.output_kind.name,
     )
-    assert ("r", {"priority": -2, "reasoning_ended": False}) == (request_id, options)
+    assert ("r", {"priority": -2, "reasoning_ended": False, "trace_headers": None}) == (request_id, options)
 
 
 async def test_leaving_closes_vllms_generator_at_once(make_engine: MakeEngine) -> None:
@@ -265,3 +265,14 @@ async def test_a_death_is_noticed_without_a_request(make_engine: MakeEngine, mon
     llm.errored = True
     await asyncio.wait_for(death, 5)
     assert engine.dead
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://localhost:4317"])
+async def test_an_engine_that_traces_is_told_of_the_trace_and_no_other(endpoint: str | None) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    llm = PaperLlm([output([7], "stop")])  # one that does not trace warns of what it is told
+    llm.vllm_config.observability_config.otlp_traces_endpoint = endpoint
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    await ask(VllmEngine(llm, ByteVocabulary()), trace_headers=headers)
+
+    assert (headers if endpoint else None) == llm.calls[0][3]["trace_headers"]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from server import logs
 from server.clock import ManualClock
-from server.errors import AuthenticationError, GatewayError, InvalidRequestError, NotFoundError
+from server.errors import AuthenticationError, EngineError, GatewayError, InvalidRequestError, NotFoundError
 from server.middleware.edge import EdgeMiddleware
 from server.middleware.request_log import MAX_WRONG_KEYS_A_SECOND, without_keys
 from server.sections import LogSettings
@@ -105,3 +105,39 @@ async def test_headers_that_a_request_has_collected_go_out_with_its_error_too() 
 
     assert dict(sent[0]["headers"])[b"x-ratelimit-limit-requests"] == b"60"
     assert KEY not in repr(sent)
+
+
+def failure_of_the_engine() -> EngineError:
+    error = EngineError("the engine failed on this request")
+    try:
+        raise OSError("the same for all")
+    except OSError as cause:
+        error.__cause__ = cause
+    return error
+
+
+async def test_a_cause_of_many_errors_is_logged_once() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise failure_of_the_engine()
+
+    edge = EdgeMiddleware(app, clock=ManualClock(), on_refused=lambda *_: None)
+    with capture_logs() as lines:
+        for _ in range(3):
+            await ask(edge)
+
+    first, *others = lines
+    assert "OSError: the same for all" in first["exception"]
+    assert [first["request_id"]] * 2 == [line["same_cause_as"] for line in others]
+    assert not any("exception" in line for line in others)
+
+
+async def test_a_refused_request_has_its_outcome_in_the_log_and_nothing_that_it_said() -> None:
+    with capture_logs() as lines:
+        await ask(failing(InvalidRequestError("`temperature` is `a secret`; send a number", param="temperature")))
+
+    (line,) = lines
+    assert ("invalid", "invalid_value", "`temperature` is …; send a number") == (
+        line["outcome"],
+        line["error_code"],
+        line["error"],
+    )

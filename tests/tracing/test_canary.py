@@ -73,7 +73,7 @@ BODIES: list[dict[str, Any]] = [
     tool(parameters={"type": CANARY}), tool(parameters={"type": "object", "properties": {CANARY: {"type": CANARY}}}),
     tool(parameters={"type": "object", "properties": {CANARY: {"pattern": f"({CANARY}"}}}),
     tool(parameters={"type": "object", "properties": {CANARY: {"pattern": rf"(?=a){CANARY}"}}, "required": [CANARY, 1]}),
-    tool(parameters={"$ref": f"#/{CANARY}"}), tool(parameters={"$ref": f"http://{CANARY}/"}), tool(**{"strict": CANARY}),
+    tool(parameters={"$ref": f"#/{CANARY}"}), tool(parameters={"$ref": f"http://{CANARY}/"}), tool(strict=CANARY),
     {"tools": [{"type": CANARY}]}, {"tools": [{"type": "function", CANARY: CANARY}]}, {"tools": {CANARY: CANARY}},
     {"tools": [WEATHER], "tool_choice": CANARY},
     {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": CANARY}}},
@@ -186,7 +186,7 @@ def test_content_is_recorded_where_it_is_asked_for(collector: Collector, tracing
         customer.chat("say it", stream=stream, n=2)
         caller.chat("call it", stream=stream, **called())
         content = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
-        looker.chat(stream=stream, messages=[{"role": "user", "content": content + [{"type": "text", "text": "w" * MAX_CHARS}]}])
+        looker.chat(stream=stream, messages=[{"role": "user", "content": [*content, {"type": "text", "text": "w" * MAX_CHARS}]}])
         said, called_for, looked = (
             collector.trace_of(who.name, num).root.attributes for who, num in ((customer, 7), (caller, 5), (looker, 6))
         )
