@@ -18,7 +18,6 @@ from server.tracing.ending import EndedSpan, Ending, spans_of
 from server.tracing.sampling import Sampler
 from server.tracing.trace import Parent, RequestTrace
 
-
 log = structlog.get_logger(__name__)
 
 
@@ -73,7 +72,7 @@ class Tracer:
             return
         try:
             self._sink.write(trace, spans_of(trace, Ending(scope, status, ended_s, state)))
-        except Exception:  # noqa: BLE001 - the request has been answered, and is not to suffer from its trace
+        except Exception:
             log.exception("trace_failed", request_id=state["request_id"])
 
 
