@@ -41,10 +41,11 @@ class History:
         """Add the point of now."""
         now = Sample(self._clock.monotonic_s(), self._read())
         samples = self._samples
-        while samples and now.at_s - samples[0].at_s > RATIO_S + INTERVAL_S / 2:
+        while len(samples) > 1 and now.at_s - samples[0].at_s > RATIO_S + INTERVAL_S / 2:
             samples.popleft()
         earlier = samples[0] if samples else now
-        shortly = next((sample for sample in samples if now.at_s - sample.at_s < RATE_S + INTERVAL_S / 2), earlier)
+        newest = samples[-1] if samples else now  # after a standstill it may be older than the span of a rate
+        shortly = next((sample for sample in samples if now.at_s - sample.at_s < RATE_S + INTERVAL_S / 2), newest)
         samples.append(now)
         self._points.append(point_of(self._clock.unix_ms() / 1000, now, shortly, earlier))
         self._num_points += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,10 @@ def bearer(key: str | None) -> dict[str, str]:
 PATHS = {  # path -> the keys that open it
     "/v1/models": {KEY},
     "/metrics": {ADMIN, READER},
+    "/dashboard": {ADMIN},
+    "/dashboard/figures": {ADMIN},
+    "/dashboard/nothing": {ADMIN},
+    "/dashboards": {KEY},
     "/admin/v1/tenants": {ADMIN},
     "/admin/v1/nothing": {ADMIN},
     "/admin": {ADMIN},
@@ -55,14 +60,15 @@ def test_a_key_opens_what_it_is_for_and_nothing_else(start_gateway: StartGateway
 
 @pytest.mark.parametrize("header", ["forwarded", "x-forwarded-for", "x-real-ip", "X-Forwarded-For"])
 @pytest.mark.parametrize("value", ["127.0.0.1", "for=127.0.0.1", "203.0.113.9", ""])
+@pytest.mark.parametrize("path", ["/metrics", "/dashboard"])
 def test_what_comes_through_a_proxy_on_this_machine_is_not_from_here(
-    start_gateway: StartGateway, header: str, value: str
+    start_gateway: StartGateway, header: str, value: str, path: str
 ) -> None:
     gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN})
 
-    assert httpx.get(f"{gateway.url}/metrics").status_code == 200
-    assert httpx.get(f"{gateway.url}/metrics", headers={header: value}).status_code == 401
-    assert httpx.get(f"{gateway.url}/metrics", headers={header: value, **bearer(ADMIN)}).status_code == 200
+    assert httpx.get(gateway.url + path).status_code == 200
+    assert httpx.get(gateway.url + path, headers={header: value}).status_code == 401
+    assert httpx.get(gateway.url + path, headers={header: value, **bearer(ADMIN)}).status_code == 200
 
 
 @pytest.mark.parametrize("key", [None, KEY, ADMIN])
@@ -72,6 +78,96 @@ def test_without_an_admin_key_nothing_opens_admin(start_gateway: StartGateway, k
 
     assert response.status_code == 401
     assert "no admin key is set (`tenancy.admin_key`)" in response.json()["error"]["message"]
+
+
+def basic(password: str, user: str = "anybody") -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_password_opens_the_dashboard_alone(start_gateway: StartGateway, path: str) -> None:
+    gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN}, metrics={"access": "key", "key": READER})
+    opened = {
+        key
+        for key in (KEY, ADMIN, READER, "", ADMIN[:-1], f"{ADMIN}x")
+        if httpx.get(gateway.url + path, headers=basic(key)).status_code != http.HTTPStatus.UNAUTHORIZED
+    }
+
+    assert opened == ({ADMIN} if path.startswith("/dashboard/") or path == "/dashboard" else set())
+
+
+def test_which_passwords_a_browser_may_send(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN}, metrics={"access": "key"})
+    good, two = basic(ADMIN), [("authorization", basic(ADMIN)["authorization"]), ("authorization", basic(KEY)["authorization"])]
+    opens: list[tuple[Any, bool]] = [
+        (basic(ADMIN, ""), True),
+        (basic(ADMIN, "üser"), True),
+        ({**good, "x-api-key": ADMIN}, True),
+        ({"authorization": good["authorization"].replace("Basic", "bAsIc")}, True),
+        ({**good, "x-api-key": KEY}, False),
+        (basic(f"{ADMIN}:"), False),
+        (basic(""), False),
+        ({"authorization": f"Basic {ADMIN}"}, False),
+        ({"authorization": "Basic"}, False),
+        ({"authorization": "Basic " + base64.b64encode(ADMIN.encode()).decode()}, False),
+        ({"authorization": "Basic " + "QQ" * 5000}, False),
+        ({"authorization": f"Digest {ADMIN}"}, False),
+        (two, False),
+    ]
+    for headers, may in opens:
+        response = httpx.get(f"{gateway.url}/dashboard/figures", headers=headers)
+        assert response.status_code == (200 if may else 401), headers
+        assert ADMIN not in response.text
+
+
+def test_a_browser_is_asked_for_the_password_where_one_would_open_something(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN}, metrics={"access": "key"})
+    challenges = {
+        path: httpx.get(gateway.url + path).headers.get_list("www-authenticate")
+        for path in ("/dashboard", "/dashboard/figures", "/metrics", "/admin/v1/status", "/v1/models", "/dashboards")
+    }
+    asked = ["Bearer", 'Basic realm="k3-gateway", charset="UTF-8"']
+    assert {
+        path: asked if path.startswith("/dashboard") and path != "/dashboards" else ["Bearer"] for path in challenges
+    } == challenges
+    without = start_gateway(tenancy={"admin_key": None}, metrics={"access": "key"})
+    response = httpx.get(f"{without.url}/dashboard")
+    assert (response.status_code, response.headers.get_list("www-authenticate")) == (401, ["Bearer"])
+    assert "no admin key is set" in response.json()["error"]["message"]
+
+
+def test_the_dashboard_opens_without_a_key_only_under_a_name_of_this_machine(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN})
+    names = {
+        "localhost": 200,
+        "localhost:8000": 200,
+        "127.0.0.1:1": 200,
+        "[::1]:8000": 200,
+        "rebound.example:8000": 401,
+        "127.0.0.1.rebound.example": 401,
+        "localhost.rebound.example": 401,
+        "[::1": 401,
+        "": 401,
+    }
+
+    assert names == {name: httpx.get(f"{gateway.url}/dashboard", headers={"host": name}).status_code for name in names}
+    for name in names:
+        assert httpx.get(f"{gateway.url}/dashboard", headers={"host": name, **bearer(ADMIN)}).status_code == 200
+        assert httpx.get(f"{gateway.url}/metrics", headers={"host": name}).status_code == 200
+
+
+async def test_wrong_passwords_are_braked_like_wrong_keys() -> None:
+    num_waits = 0
+
+    async def wait(_: float) -> None:
+        nonlocal num_waits
+        num_waits += 1
+
+    door = Door(wait=wait)
+    for _ in range(ADDRESS_BURST + 3):
+        with pytest.raises(AuthenticationError):
+            await door.knock("a-wrong-password", path="/dashboard", scheme="Basic")
+    assert num_waits == 3
 
 
 def test_an_open_gateway_keeps_admin_closed(start_gateway: StartGateway) -> None:
@@ -106,11 +202,12 @@ class Door:
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.came_in.append(scope)
 
-    async def knock(self, key: str, address: str = "198.51.100.7") -> Scope:
+    async def knock(self, key: str, address: str = "198.51.100.7", *, path: str = "/v1/models", scheme: str = "Bearer") -> Scope:
         """The scope behind the door. Raises as it does."""
-        headers = [(b"authorization", f"Bearer {key}".encode())]
+        secret = base64.b64encode(f"user:{key}".encode()).decode() if scheme == "Basic" else key
+        headers = [(b"authorization", f"{scheme} {secret}".encode())]
         state: dict[str, Any] = {"log": {}, "headers": {}}
-        scope = {"type": "http", "path": "/v1/models", "headers": headers, "client": (address, 1), "state": state}
+        scope = {"type": "http", "path": path, "headers": headers, "client": (address, 1), "state": state}
         await self._door(scope, None, None)  # type: ignore[arg-type]
         return scope
 

@@ -9,6 +9,7 @@ import httpx
 
 from server.app import create_app
 from server.clock import ManualClock
+from server.dashboard.dashboard import Dashboard
 from server.engine.base import Engine
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.rules import Script
@@ -37,6 +38,7 @@ class AdminGateway:
         }
         app = create_app(Settings.model_validate(values), self._no_engine, clock=self.clock)
         self.gateway: Gateway = app.state.gateway
+        self.dashboard: Dashboard = app.state.dashboard
         if database is not None:
             storage = self.gateway.storage
             storage.database, storage.registry = database, Registry(database, self.clock)
