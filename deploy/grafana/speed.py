@@ -120,7 +120,7 @@ def cache() -> list[Panel]:
             Line(rate(hit), "found"),
         ),
         graph(
-            "Tokens per step",
+            "Tokens per step, by replica",
             "1, and the drafted tokens that were accepted, of each step that drafted.",
             "short",
             Line(TOKENS_PER_STEP_BY, "{{instance}}"),

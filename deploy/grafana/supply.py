@@ -122,7 +122,7 @@ def gateway() -> list[Panel]:
             limits=Limits(3 * 2**30, 4 * 2**30),
         ),
         graph(
-            "Ledger rows waiting",
+            "Ledger rows waiting, by replica",
             "On the spool, until the database takes them.",
             "short",
             Line(gauge("max", "ledger_pending_rows", ["instance"]), "{{instance}}"),
@@ -135,7 +135,7 @@ def gateway() -> list[Panel]:
             Line(rate("ledger_rows_total", ["outcome"]), "{{outcome}}"),
         ),
         graph(
-            "Limits store",
+            "Limits store, by replica",
             "1 while a replica reaches it; and how often in a second it was lost.",
             "short",
             Line(gauge("min", "limits_store_up", ["instance"]), "{{instance}}"),

@@ -238,7 +238,7 @@ def _quality() -> list[Panel]:
 def tenants() -> dashboard.Dashboard:
     """The page."""
     rows = [
-        ("Tenants", _glance()),
+        ("At a glance", _glance()),
         ("Traffic", _traffic()),
         ("Fairness", _fairness()),
         ("Limits and budgets", _limits()),

@@ -31,6 +31,12 @@ class Selector:
     name: str
     matchers: tuple[tuple[str, str, str], ...]
 
+    def of(self, instance: str) -> str:
+        """The same series of one instance, whatever a page's variables choose."""
+        kept = [f'{label}{operator}"{value}"' for label, operator, value in self.matchers if not value.startswith("$")]
+        kept.append(f'instance=~"{instance}"')
+        return f"{self.name}{{{','.join(kept)}}}"
+
     @property
     def metric(self) -> catalog.Metric | None:
         """What the catalog has of that name."""

@@ -62,6 +62,8 @@ def test_a_page_lets_its_reader_choose(name: str) -> None:
         assert {"type": "prometheus", "uid": "${datasource}"} == variable["datasource"]
     used = " ".join(target["expr"] for panel in panels(page) for target in panel["targets"])
     assert [] == [variable for variable in variables if variable != "datasource" and f"${variable}" not in used]
+    titles = [panel["title"] for panel in page["panels"]]
+    assert sorted(set(titles)) == sorted(titles)
     ids = [panel["id"] for panel in page["panels"]]
     assert list(range(1, len(ids) + 1)) == ids
 

@@ -47,16 +47,19 @@ class Sample:
 class Prometheus:
     """One server. `targets`: `host:port` of gateways; `key`: what opens their `/metrics`, where that takes one.
 
-    Its configuration is the one that ships, with other targets, and everything faster.
+    `paths`: of each instance that the one target stands for, where its metrics are. The configuration is the one that ships, with
+    other targets, and everything faster.
     """
 
-    def __init__(self, folder: Path, targets: Sequence[str], key: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, targets: Sequence[str], *, key: str | None = None, paths: Mapping[str, str] | None = None
+    ) -> None:
         self.started_s = time.time()
-        self._num_targets = len(targets)
+        self._num_targets = len(paths or targets)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         path = folder / "prometheus.yml"
-        path.write_text(yaml.safe_dump(_config(folder, targets, key)), encoding="utf-8")
+        path.write_text(yaml.safe_dump(_config(folder, targets, key, paths or {})), encoding="utf-8")
         command = [needs("prometheus"), f"--config.file={path}", f"--storage.tsdb.path={folder / 'data'}"]
         command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
         self._log = (folder / "log").open("wb")
@@ -145,12 +148,14 @@ def _samples(result: Sequence[Any]) -> list[Sample]:
     return [sample for sample in found if sample.values]
 
 
-def _config(folder: Path, targets: Sequence[str], key: str | None) -> dict[str, Any]:
+def _config(folder: Path, targets: Sequence[str], key: str | None, paths: Mapping[str, str]) -> dict[str, Any]:
     config: dict[str, Any] = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL}
     config["rule_files"] = [str(SHIPPED / file) for file in config["rule_files"]]
     (job,) = config["scrape_configs"]
-    job["static_configs"] = [{"targets": list(targets)}]
+    job["static_configs"] = [
+        {"targets": list(targets), "labels": {"instance": instance, "__metrics_path__": path}} for instance, path in paths.items()
+    ] or [{"targets": list(targets)}]
     if key is not None:
         (folder / "key").write_text(key, encoding="utf-8")
         job["authorization"] = {"type": "Bearer", "credentials_file": str(folder / "key")}
@@ -163,9 +168,9 @@ def _unix_s(text: str) -> float:
 
 
 @contextmanager
-def prometheus(folder: Path, targets: Sequence[str], key: str | None = None) -> Iterator[Prometheus]:
-    """A running server."""
-    server = Prometheus(folder, targets, key)
+def prometheus(folder: Path, targets: Sequence[str], **options: Any) -> Iterator[Prometheus]:
+    """A running server; `options` as of `Prometheus`."""
+    server = Prometheus(folder, targets, **options)
     try:
         yield server
     finally:
