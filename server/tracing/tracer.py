@@ -7,7 +7,7 @@ Invariant: handing on never waits, and what can't be handed on is dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -17,6 +17,9 @@ from server.tracing.content import Content
 from server.tracing.ending import EndedSpan, Ending, spans_of
 from server.tracing.sampling import Sampler
 from server.tracing.trace import Parent, RequestTrace
+
+MAX_STATE_CHARS: Final = 512
+"""Of a `tracestate`: what the standard wants to be passed on. Longer ones are dropped."""
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +59,7 @@ class Tracer:
         parent: Parent | None = None
         if len(parents) == 1:
             states = ",".join(value.decode("latin-1") for name, value in headers if name == b"tracestate")
-            parent = self._sink.parent_of(parents[0].decode("latin-1"), states)
+            parent = self._sink.parent_of(parents[0].decode("latin-1"), states if len(states) <= MAX_STATE_CHARS else "")
         return RequestTrace(self._clock, arrived_s, parent, Content() if self._records_content else None)
 
     def identify(self, trace: RequestTrace, tenant: str | None) -> None:

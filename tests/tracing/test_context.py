@@ -13,7 +13,7 @@ from server.sections import TracingSettings
 from server.tracing.otlp import OtlpSink
 from server.tracing.sampling import NOBODYS_A_MINUTE, Sampler
 from server.tracing.trace import Parent
-from server.tracing.tracer import Tracer
+from server.tracing.tracer import MAX_STATE_CHARS, Tracer
 from tests.services.otlp import Collector
 from tests.tracing.conftest import SCRIPT
 from tests.wire.customers import Customer, House, open_house
@@ -93,11 +93,20 @@ def test_states_in_several_headers_are_one() -> None:
     assert Parent(int(TRACE, 16), int(SPAN, 16), True, "a=1,b=2") == found
 
 
-@pytest.mark.parametrize("state", [b"\xff", b"=", b"a=" + b"x" * 10_000, b",".join(b"k%d=1" % i for i in range(100))])
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"\xff",
+        b"=",
+        b"a=" + b"x" * 10_000,
+        b",".join(b"k%d=1" % i for i in range(100)),
+        b"k=" + b"x" * 250 + b",l=" + b"y" * 250 + b",m=" + b"z" * 250,
+    ],
+)
 def test_a_state_that_is_none_costs_the_state_and_not_the_parent(state: bytes) -> None:
     found = begin((b"traceparent", PARENT.encode()), (b"tracestate", state))
     assert found is not None
-    assert (TRACE, True) == (f"{found.trace_id:032x}", len(found.state) <= 512)
+    assert (TRACE, True) == (f"{found.trace_id:032x}", len(found.state) <= MAX_STATE_CHARS)
 
 
 def sampler(clock: ManualClock | None = None, **settings: Any) -> Sampler:
