@@ -52,7 +52,7 @@ class Queue:
         self.num_seats = num_seats
         vocabulary = ByteVocabulary()
         reply = (Wait(PREFILL_S), Repeat(10**6, (Tokens(tuple(vocabulary.encode("word"))),)))
-        script = Script((Rule(reply, tokens_per_step=TOKENS_PER_STEP, step_interval_s=STEP_S),))
+        script = Script((Rule(reply, tokens_per_step=(TOKENS_PER_STEP,), step_interval_s=STEP_S),))
         self._engine = ScriptedEngine(vocabulary, script, seats=num_seats)
         settings = AdmissionSettings(queue_timeout_s=3600)
         self._num_common = num_seats - num_seats // 16

@@ -44,13 +44,18 @@ def _engine_args(model: Path) -> Any:
     return AsyncEngineArgs(model=str(model), enforce_eager=True, max_model_len=8192, enable_log_requests=False, max_num_seqs=1024)
 
 
-def _gateway(model: Path) -> Any:
+def open_fake(model: Path) -> Engine:
+    """The engine over the fake core, which must have been installed."""
     import vllm.envs
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    vllm.envs.enable_envs_cache()  # as `VllmEngine.open` does, which starts a real engine
+    return VllmEngine(AsyncLLM.from_engine_args(_engine_args(model)), load(model))
+
+
+def _gateway(model: Path) -> Any:
     async def open_engine() -> Engine:
-        vllm.envs.enable_envs_cache()  # as `VllmEngine.open` does, which starts a real engine
-        return VllmEngine(AsyncLLM.from_engine_args(_engine_args(model)), load(model))
+        return open_fake(model)
 
     folder = tempfile.mkdtemp(prefix="k3gw-bench-")
     storage = {"ledger_url": f"sqlite:///{folder}/gateway.db", "spool_path": f"{folder}/spool"}

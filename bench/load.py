@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import time
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 _HERTZ = os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def cpu_s(pid: int) -> float:
@@ -49,7 +58,7 @@ async def run(port: int, pid: int, num_streams: int, num_tokens: int, model: str
 
     async def one(index: int) -> None:
         async with gate:
-            await _stream(port, _request(index, num_tokens, model, key), measured)
+            await stream(port, request(index, num_tokens, model, key), measured)
 
     before_s, started_s = cpu_s(pid), time.perf_counter()
     await asyncio.gather(*(one(index) for index in range(num_requests)))
@@ -57,7 +66,8 @@ async def run(port: int, pid: int, num_streams: int, num_tokens: int, model: str
     return measured.figures(num_streams, num_requests * num_tokens)
 
 
-def _request(index: int, num_tokens: int, model: str, key: str) -> bytes:
+def request(index: int, num_tokens: int, model: str, key: str) -> bytes:
+    """What asks for an answer of exactly `num_tokens`."""
     body = json.dumps(
         {
             "model": model,
@@ -74,7 +84,8 @@ def _request(index: int, num_tokens: int, model: str, key: str) -> bytes:
     ).encode()
 
 
-async def _stream(port: int, request: bytes, measured: Measured) -> None:
+async def stream(port: int, request: bytes, measured: Measured) -> None:
+    """Send `request`, and count what comes in `measured`."""
     started_s = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)

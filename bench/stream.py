@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import platform
-import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -26,19 +25,12 @@ from bench.frontends import KEY, MODEL
 FRONTENDS = ("gateway", "vllm")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Server:
     """One frontend in a process of its own."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.name = name
-        self.port = _free_port()
+        self.port = load.free_port()
         self.process = subprocess.Popen(
             [*_command(name, options), "--port", str(self.port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

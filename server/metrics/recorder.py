@@ -9,7 +9,7 @@ numbers belong to this object, so that two gateways in a process, or a test, hav
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from itertools import chain, product
 from typing import Final
 
@@ -23,6 +23,9 @@ from server.metrics.vllm_families import vllm_pieces
 from server.record import GenerationRecord
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PART_CHARS: Final = 64 * 1024
+_SMALL_CHARS: Final = 1000
+"""What has less is not worth a turn of the event loop."""
 
 
 class Recorder:
@@ -105,14 +108,20 @@ class Recorder:
         yield from engine_pieces(self._engine)
         yield from vllm_pieces()
 
-    async def exposition(self) -> tuple[bytes, str]:
-        """The text of a scrape and its content type; vLLM's own metrics come with it."""
-        text: list[bytes] = []
+    async def exposition(self) -> AsyncGenerator[bytes, None]:
+        """The text of a scrape, vLLM's own metrics with it, in parts that are worth being sent."""
+        part: list[str] = []
+        num_chars = 0
         for piece in self.pieces():
-            text.append(piece.encode())
-            if len(piece) > 1000:  # less is not worth a turn
+            part.append(piece)
+            num_chars += len(piece)
+            if num_chars >= _PART_CHARS:
+                yield "".join(part).encode()
+                part.clear()
+                num_chars = 0
+            if len(piece) > _SMALL_CHARS:
                 await asyncio.sleep(0)
-        return b"".join(text), CONTENT_TYPE
+        yield "".join(part).encode()
 
     def sums(self, metric: Metric, by: str, **labels: str) -> dict[str, float]:
         """What a counter or a gauge says, added up by one label over the series that have these `labels`, as a scrape would."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
+from server.metrics.recorder import CONTENT_TYPE
 from server.routes.gateway import gateway_of
 
 router = APIRouter()
@@ -12,6 +13,5 @@ router = APIRouter()
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """All metrics as they are now."""
-    text, content_type = await gateway_of(request).recorder.exposition()
-    return Response(text, headers={"content-type": content_type})
+    """All metrics as they are now, written while they are sent."""
+    return StreamingResponse(gateway_of(request).recorder.exposition(), headers={"content-type": CONTENT_TYPE})

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from server.clock import ManualClock, SystemClock
+from server.clock import ManualClock
 
 
 class Alarm(Protocol):
@@ -31,10 +31,10 @@ class Timer(Protocol):
 
 
 class LoopTimer:
-    """The machine's time, and the running event loop's alarms, which ring up to a millisecond early or late."""
+    """The running event loop's time, which uvloop tells in whole milliseconds."""
 
-    def __init__(self) -> None:
-        self.now_s = SystemClock().monotonic_s
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Alarm:
         return asyncio.get_running_loop().call_later(delay_s, callback)

@@ -1,0 +1,227 @@
+"""What metrics cost: streams with metrics on against off, and a scrape while streams run.
+
+    python -m bench.metrics [--model DIR] [--streams 32] [--tokens 256] [--rounds 15] [--tenants 200]
+
+`off` is the same gateway with a recorder that counts nothing and choices that note no times. Both servers run side by side and
+are measured in turn. With `--model` the engine is vLLM's `AsyncLLM` over a fake core, else the scripted one, which is cheaper, so
+that metrics are a larger part. Then `--tenants` tenants have streams at a fixed pace, and every other window of two seconds a
+process of its own scrapes; what chunks come late by is compared, and what the server needs. Prints a table, and the same as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import httpx
+
+from bench import load
+from bench.metrics_server import ADMIN_KEY, KEY, MODEL, STEP_S, Server
+from server.metrics.recorder import Recorder
+from server.record import GenerationRecord
+
+WINDOW_S: Final = 2.0
+SCRAPE_EVERY_S: Final = 0.25
+SCRAPER: Final = """
+import sys, time, urllib.request
+for line in sys.stdin:
+    began_s = time.perf_counter()
+    print(len(urllib.request.urlopen(line.strip()).read()), time.perf_counter() - began_s, flush=True)
+"""
+
+
+@dataclass
+class Window:
+    """What was seen in the windows of one kind: how late chunks were, in seconds, and the CPU seconds of the server."""
+
+    late_s: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+    num_scrapes: int = 0
+
+    def figures(self) -> dict[str, Any]:
+        late_ms = sorted(1000 * late_s for late_s in self.late_s)
+        found = {f"p{part:g}": round(late_ms[int(len(late_ms) * part / 100)], 2) for part in (50, 99, 99.9)}
+        return {"chunks": len(late_ms), **found, "max": round(late_ms[-1], 2)}
+
+
+async def _on_against_off(options: argparse.Namespace) -> dict[str, Any]:
+    servers = [Server(name, options.model) for name in ("on", "off")]
+    costs: dict[str, list[float]] = {server.name: [] for server in servers}
+    try:
+        for server in servers:
+            server.wait_ready()
+            await load.run(server.port, server.pid, 8, 64, MODEL, KEY)
+        for number in range(options.rounds):
+            for server in servers if number % 2 else reversed(servers):
+                figures = await load.run(server.port, server.pid, options.streams, options.tokens, MODEL, KEY)
+                costs[server.name].append(figures["cpu_s_per_1000_chunks"])
+            print(f"round {number + 1}: " + ", ".join(f"{k} {v[-1]:.4f}" for k, v in costs.items()), file=sys.stderr, flush=True)
+    finally:
+        for server in servers:
+            server.stop()
+    ratios = [on / off for on, off in zip(costs["on"], costs["off"], strict=True)]
+    return {**{name: median(found) for name, found in costs.items()}, "ratio": median(ratios), "rounds": len(ratios)}
+
+
+async def _keys(server: Server, number: int) -> list[str]:
+    """A key of each of so many tenants."""
+    url, headers = f"http://127.0.0.1:{server.port}", {"authorization": f"Bearer {ADMIN_KEY}"}
+    secrets = []
+    async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+        for index in range(number):
+            settings = {"weight": 1 + index % 4, "budget": {"tokens_per_day": 10**12}}
+            (await client.put(f"/admin/v1/tenants/tenant-{index:04}", json=settings)).raise_for_status()
+            answer = await client.post("/admin/v1/keys", json={"tenant": f"tenant-{index:04}"})
+            secrets.append(str(answer.raise_for_status().json()["secret"]))
+        return secrets
+
+
+class Streams:
+    """So many streams at a time, each of another tenant; `window` is where what they see is noted now."""
+
+    def __init__(self, port: int, keys: Sequence[str], num_tokens: int) -> None:
+        self._port = port
+        self._keys = keys
+        self._num_tokens = num_tokens
+        self._random = random.Random(6)
+        self.window: Window | None = None
+
+    async def run(self) -> None:
+        """One stream after another."""
+        while True:
+            request = load.request(0, self._num_tokens, MODEL, self._random.choice(self._keys))
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b" 200 " not in head[:20]:
+                raise RuntimeError(f"the server refused: {head!r}")
+            before_s = None
+            while await reader.read(65536):
+                now_s = time.perf_counter()
+                if before_s is not None and self.window is not None:
+                    self.window.late_s.append(max(0.0, now_s - before_s - STEP_S))
+                before_s = now_s
+            writer.close()
+
+
+async def _scrapes(options: argparse.Namespace) -> dict[str, Any]:
+    server = Server("on", None, step_s=STEP_S)
+    try:
+        server.wait_ready()
+        keys = await _keys(server, options.tenants)
+        for key in keys:
+            await load.stream(server.port, load.request(0, 8, MODEL, key), load.Measured())
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        scraper = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SCRAPER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert scraper.stdin is not None
+        assert scraper.stdout is not None
+
+        async def scrape() -> tuple[int, float]:
+            assert scraper.stdin is not None
+            assert scraper.stdout is not None
+            scraper.stdin.write(url.encode() + b"\n")
+            num_bytes, seconds = (await scraper.stdout.readline()).split()
+            return int(num_bytes), float(seconds)
+
+        await scrape()
+        before_s = load.cpu_s(server.pid)
+        num_bytes = [(await scrape())[0] for _ in range(50)][-1]
+        idle_s = (load.cpu_s(server.pid) - before_s) / 50
+        windows, took_s = await _under_load(server, Streams(server.port, keys, options.tokens), options, scrape)
+        scraper.stdin.close()
+        await scraper.wait()
+    finally:
+        server.stop()
+    with_, without = windows["scraped"], windows["not scraped"]
+    return {
+        "tenants": options.tenants,
+        "bytes": num_bytes,
+        "idle_cpu_ms": round(1000 * idle_s, 2),
+        "load_cpu_ms": round(1000 * (with_.cpu_s - without.cpu_s) / with_.num_scrapes, 2),
+        "took_p50_ms": round(1000 * median(took_s), 1),
+        "late_ms": {name: window.figures() for name, window in windows.items()},
+    }
+
+
+async def _under_load(
+    server: Server, streams: Streams, options: argparse.Namespace, scrape: Any
+) -> tuple[dict[str, Window], list[float]]:
+    windows, took_s = {"scraped": Window(), "not scraped": Window()}, []
+    running = [asyncio.ensure_future(streams.run()) for _ in range(options.streams)]
+    await asyncio.sleep(2)
+    for _ in range(options.rounds):
+        for name, window in windows.items():
+            streams.window = window
+            before_s, end_s = load.cpu_s(server.pid), time.perf_counter() + WINDOW_S
+            while (left_s := end_s - time.perf_counter()) > 0:
+                if name == "scraped":
+                    took_s.append((await scrape())[1])
+                    window.num_scrapes += 1
+                    left_s = max(0.0, SCRAPE_EVERY_S - took_s[-1])
+                await asyncio.sleep(min(left_s, SCRAPE_EVERY_S))
+            window.cpu_s += load.cpu_s(server.pid) - before_s
+    streams.window = None
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    return windows, took_s
+
+
+def _pieces(num_tenants: int) -> dict[str, float]:
+    """What writing a scrape takes, in this process and alone: all pieces, and the longest one."""
+    recorder = Recorder([MODEL])
+    for number in range(num_tenants):
+        record = GenerationRecord(
+            "r", f"tenant-{number:04}", MODEL, 0.0, ended_s=1.0, queued_s=0.0, admitted_s=0.1, first_token_s=0.2
+        )
+        record.choice_speeds, record.token_gaps, record.num_draft_tokens, record.rejected_by = [40.0], [1] * 12, 7, "requests"
+        recorder.started(record)
+        recorder.ended(record)
+    totals, longest = [], []
+    for _ in range(20):
+        seconds, began_s = [], time.perf_counter()
+        for piece in recorder.pieces():
+            piece.encode()
+            seconds.append(time.perf_counter() - began_s)
+            began_s = time.perf_counter()
+        totals.append(1000 * sum(seconds))
+        longest.append(1000 * max(seconds))
+    return {"all_ms": round(median(totals), 2), "longest_ms": round(median(longest), 3)}
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a folder with config.json and a tokenizer; weights are not read")
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--tenants", type=int, default=200)
+    options = parser.parse_args()
+    cost = asyncio.run(_on_against_off(options))
+    scrapes = asyncio.run(_scrapes(options))
+    pieces = _pieces(options.tenants)
+    print(f"CPU seconds per 1000 chunks, medians of {options.rounds} rounds at {options.streams} streams")
+    print(f"metrics on {cost['on']:.4f}, off {cost['off']:.4f}; on against off {cost['ratio']:.3f}")
+    print(
+        f"a scrape of {options.tenants} tenants: {scrapes['bytes']} bytes; CPU {scrapes['idle_cpu_ms']} ms idle, "
+        f"{scrapes['load_cpu_ms']} ms under load; written alone in {pieces['all_ms']} ms, {pieces['longest_ms']} ms at once"
+    )
+    for name, late_ms in scrapes["late_ms"].items():
+        print(f"chunks late, ms, while {name:11}: {late_ms}")
+    print(json.dumps({"cost": cost, "scrape": scrapes, "pieces": pieces}))
+
+
+if __name__ == "__main__":
+    main()
