@@ -31,9 +31,12 @@ def still() -> Iterator[Callable[..., Still]]:
         gateway.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The machine's own Chromium. Skips where there is none."""
+    """The machine's own Chromium. Skips where there is none.
+
+    While it runs, its event loop is this thread's: no asynchronous test may be in its module.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
