@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -338,6 +339,22 @@ def test_a_restart_is_said_and_the_page_goes_on(start_gateway: StartGateway, vis
     assert 0 < num_before < page.page.evaluate(drawn), "what was known before is still shown"
     complaints = [text for text in page.complaints if "ERR_FAILED" not in text]
     assert [] == complaints
+    page.page.unroute_all(behavior="wait")
+
+
+def test_several_gateways_under_one_address_are_told_apart(start_gateway: StartGateway, visit: Callable[..., Visit]) -> None:
+    gateways = [start_gateway(), start_gateway()]
+    page = visit(gateways[0].url)
+    page.wait_figures()
+    turns = itertools.cycle(reversed(gateways))
+
+    def by_turns(route: Any) -> None:
+        answer = httpx.get(next(turns).url + "/dashboard/figures?" + urlsplit(route.request.url).query)
+        route.fulfill(status=answer.status_code, body=answer.content, content_type="application/json")
+
+    page.page.route("**/dashboard/figures?*", by_turns)
+    page.until("document.querySelector('#notice').textContent.startsWith('Several gateways answer')")
+    assert [] == page.complaints
     page.page.unroute_all(behavior="wait")
 
 

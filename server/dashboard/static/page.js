@@ -81,7 +81,7 @@ const TILES = [
 ];
 
 const by = (id) => document.getElementById(id);
-const seen = { epoch: "", next: 0, points: [], restarts: [], last: null, answeredMs: 0, skewS: 0, failedMs: null };
+const seen = { epoch: "", epochs: new Set(), areMany: false, next: 0, points: [], restarts: [], last: null, answeredMs: 0, skewS: 0, failedMs: null };
 let timer = 0, asking = null;
 
 function put(node, text) {
@@ -141,15 +141,17 @@ async function ask() {
 }
 
 function take(figures) {
-  const restarted = seen.epoch !== "" && figures.epoch !== seen.epoch;
-  if (restarted) seen.restarts.push(figures.started_unix_s);
+  if (figures.epoch !== seen.epoch && seen.epochs.has(figures.epoch)) seen.areMany = true;
+  else if (figures.epoch !== seen.epoch && seen.epoch !== "") seen.restarts.push(figures.started_unix_s);
+  seen.epochs.add(figures.epoch);
   const lastS = seen.points.length ? seen.points[seen.points.length - 1][0] : -Infinity;
   seen.points.push(...figures.points.filter((point) => point[0] > lastS));
   while (seen.points.length && seen.points[0][0] < figures.now_unix_s - figures.kept_s) seen.points.shift();
   seen.restarts = seen.restarts.filter((s) => s >= figures.now_unix_s - figures.kept_s);
   Object.assign(seen, { epoch: figures.epoch, next: figures.next, last: figures, answeredMs: Date.now(), failedMs: null });
   const restart = seen.restarts[seen.restarts.length - 1];
-  if (restart === undefined) notice("");
+  if (seen.areMany) notice("Several gateways answer under this address, by turns, and each knows only its own figures: open one of them directly.", true);
+  else if (restart === undefined) notice("");
   else notice(`The gateway restarted at ${format.time(restart)}; what it counts began anew.`);
   show(figures);
 }

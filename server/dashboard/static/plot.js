@@ -82,8 +82,7 @@ export class Plot {
   /** `points`: rows of figures, the time first; `columns`: their names; `restarts`: times at which the gateway began anew. */
   update({ points, columns, endS, spanS, intervalS, restarts, limit }) {
     if (this.read !== null) {
-      const readS = this.points[this.read]?.[0];
-      const moved = points.findIndex((point) => point[0] === readS);
+      const moved = points.findIndex((point) => point[0] === this.readS);
       this.read = moved < 0 ? null : moved;
     }
     Object.assign(this, { points, endS, spanS, intervalS, restarts, limitValue: limit });
@@ -96,7 +95,7 @@ export class Plot {
     if (this.indexes === undefined || width < 80) return;
     const inner = { width: width - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM };
     const all = this.points.flatMap((point) => this.indexes.map((index) => point[index] ?? 0));
-    const wanted = this.most ?? 1.05 * Math.max(...all, this.limitIsNear(all) ? this.limitValue : 0);
+    const wanted = this.most ?? 1.05 * Math.max(0, ...all, this.limitIsNear(all) ? this.limitValue : 0);
     const marks = this.most === 1 ? [0, 0.25, 0.5, 0.75, 1] : ticks(wanted || 1, this.whole);
     const top = marks[marks.length - 1];
     this.x = (s) => LEFT + inner.width * (1 - (this.endS - s) / this.spanS);
@@ -201,6 +200,7 @@ export class Plot {
       return;
     }
     const point = this.points[index];
+    this.readS = point[0];
     const x = this.x(point[0]);
     const made = [element("line", { x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM })];
     const said = this.lines.map((line, number) => {
@@ -211,6 +211,7 @@ export class Plot {
       return `${line.label} ${this.show(value)}`;
     });
     this.cross.replaceChildren(...made);
-    this.readout.textContent = `${format.time(point[0])} · ${said.join(" · ")}`;
+    const text = `${format.time(point[0])} · ${said.join(" · ")}`;
+    if (this.readout.textContent !== text) this.readout.textContent = text; // it is read out when it is set
   }
 }
