@@ -25,10 +25,13 @@ from typing import Any, Final
 import httpx
 
 from bench import load
-from bench.metrics_server import ADMIN_KEY, KEY, MODEL, STEP_S, Server
+from bench.metrics_server import ADMIN_KEY, KEY, MODEL, STEP_S, NoPace, Server
+from server.clock import SystemClock
 from server.metrics.recorder import Recorder
+from server.pace import Pace
 from server.record import GenerationRecord
 
+_NUM_DELTAS: Final = 100_000
 WINDOW_S: Final = 2.0
 SCRAPE_EVERY_S: Final = 0.25
 SCRAPER: Final = """
@@ -68,8 +71,9 @@ async def _on_against_off(options: argparse.Namespace) -> dict[str, Any]:
     finally:
         for server in servers:
             server.stop()
-    ratios = [on / off for on, off in zip(costs["on"], costs["off"], strict=True)]
-    return {**{name: median(found) for name, found in costs.items()}, "ratio": median(ratios), "rounds": len(ratios)}
+    ratios = sorted(on / off for on, off in zip(costs["on"], costs["off"], strict=True))
+    middle = [round(ratios[len(ratios) * part // 4], 3) for part in (1, 2, 3)]
+    return {**{name: median(found) for name, found in costs.items()}, "ratio_quartiles": middle, "rounds": len(ratios)}
 
 
 async def _keys(server: Server, number: int) -> list[str]:
@@ -178,18 +182,22 @@ async def _under_load(
     return windows, took_s
 
 
+def _ended(number: int) -> GenerationRecord:
+    """A request of tenant `number` that has met everything."""
+    times: dict[str, Any] = {"ended_s": 1.0, "queued_s": 0.0, "admitted_s": 0.1, "first_token_s": 0.2}
+    record = GenerationRecord("r", f"tenant-{number:04}", MODEL, 0.0, **times)
+    record.choice_speeds, record.token_gaps, record.num_draft_tokens, record.rejected_by = [40.0], [1] * 12, 7, "requests"
+    return record
+
+
 def _pieces(num_tenants: int) -> dict[str, float]:
-    """What writing a scrape takes, in this process and alone: all pieces, and the longest one."""
+    """What writing a scrape takes where every series has changed, in this process and alone: all pieces, and the longest."""
     recorder = Recorder([MODEL])
-    for number in range(num_tenants):
-        record = GenerationRecord(
-            "r", f"tenant-{number:04}", MODEL, 0.0, ended_s=1.0, queued_s=0.0, admitted_s=0.1, first_token_s=0.2
-        )
-        record.choice_speeds, record.token_gaps, record.num_draft_tokens, record.rejected_by = [40.0], [1] * 12, 7, "requests"
-        recorder.started(record)
-        recorder.ended(record)
     totals, longest = [], []
     for _ in range(20):
+        for number in range(num_tenants):
+            recorder.started(record := _ended(number))
+            recorder.ended(record)
         seconds, began_s = [], time.perf_counter()
         for piece in recorder.pieces():
             piece.encode()
@@ -198,6 +206,28 @@ def _pieces(num_tenants: int) -> dict[str, float]:
         totals.append(1000 * sum(seconds))
         longest.append(1000 * max(seconds))
     return {"all_ms": round(median(totals), 2), "longest_ms": round(median(longest), 3)}
+
+
+def _alone() -> dict[str, float]:
+    """What noting times adds to each delta, and what counting a request takes, in this process: where a busy machine hides it."""
+
+    def delta_ns(kind: type[Pace]) -> float:
+        pace = kind(SystemClock().monotonic_s)
+        pace.ask()
+        began_s = time.process_time()
+        for _ in range(_NUM_DELTAS):
+            pace.came(1)
+            pace.wait()
+        return (time.process_time() - began_s) / _NUM_DELTAS * 1e9
+
+    recorder, records = Recorder([MODEL]), [_ended(0) for _ in range(_NUM_DELTAS // 20)]
+    began_s = time.process_time()
+    for record in records:
+        recorder.started(record)
+        recorder.ended(record)
+    request_us = (time.process_time() - began_s) / len(records) * 1e6
+    added_ns = median(delta_ns(Pace) - delta_ns(NoPace) for _ in range(5))
+    return {"delta_ns": round(added_ns), "request_us": round(request_us, 1)}
 
 
 def main() -> None:
@@ -211,16 +241,17 @@ def main() -> None:
     options = parser.parse_args()
     cost = asyncio.run(_on_against_off(options))
     scrapes = asyncio.run(_scrapes(options))
-    pieces = _pieces(options.tenants)
+    pieces, alone = _pieces(options.tenants), _alone()
     print(f"CPU seconds per 1000 chunks, medians of {options.rounds} rounds at {options.streams} streams")
-    print(f"metrics on {cost['on']:.4f}, off {cost['off']:.4f}; on against off {cost['ratio']:.3f}")
+    print(f"metrics on {cost['on']:.4f}, off {cost['off']:.4f}; on against off, quartiles {cost['ratio_quartiles']}")
+    print(f"of that, alone: {alone['delta_ns']} ns a chunk, and {alone['request_us']} µs a request")
     print(
         f"a scrape of {options.tenants} tenants: {scrapes['bytes']} bytes; CPU {scrapes['idle_cpu_ms']} ms idle, "
         f"{scrapes['load_cpu_ms']} ms under load; written alone in {pieces['all_ms']} ms, {pieces['longest_ms']} ms at once"
     )
     for name, late_ms in scrapes["late_ms"].items():
         print(f"chunks late, ms, while {name:11}: {late_ms}")
-    print(json.dumps({"cost": cost, "scrape": scrapes, "pieces": pieces}))
+    print(json.dumps({"cost": cost, "scrape": scrapes, "pieces": pieces, "alone": alone}))
 
 
 if __name__ == "__main__":

@@ -88,6 +88,8 @@ class Server:
         """End it."""
         self.process.terminate()
         self.process.wait(30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 def _app(name: str, model: Path | None, step_s: float) -> Any:
