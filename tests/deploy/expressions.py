@@ -80,6 +80,11 @@ class Expression:
         return [Selector(one[0], one[1], tuple(_MATCHER.findall(one[2] or ""))) for one in found]
 
     @property
+    def metrics(self) -> set[str]:
+        """Names of the catalog's metrics that it reads."""
+        return {selector.metric.name for selector in self.selectors if selector.metric is not None}
+
+    @property
     def words(self) -> set[str]:
         """What is left of it beside selectors, numbers and ranges: functions, operators, and labels of groupings."""
         rest = re.sub(r"\[[^\]]*\]", " ", _SELECTOR.sub(" ", self.text)).replace("$top", " ")

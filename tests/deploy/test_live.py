@@ -8,11 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from server.metrics import catalog
 from tests.deploy.expressions import Expression, of_dashboards, of_rules, pages, rules
+from tests.deploy.replay import AS_IT_IS, replayed
 from tests.deploy.scene import ACCEPTED, DRAFT, NUM_SEATS, TENANTS, TOKENS_PER_STEP, Scene, scene
 from tests.services.prometheus import Prometheus, Sample
 from tests.wire.customers import ledger_rows
 
+EVERY = [*of_dashboards(), *of_rules("record"), *of_rules("alert")]
 PANELS = {str(expression): expression for expression in of_dashboards()}
 COLUMNS = {
     "input": "input_tokens",
@@ -31,7 +34,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def not_there(prometheus: Prometheus, expression: Expression, instance: str = ".+") -> list[str]:
     """What the expression reads, and Prometheus has never had."""
-    asked = [selector.of(instance) if ":" not in selector.name else selector.name for selector in expression.selectors]
+    asked = [selector.of(instance) for selector in expression.selectors if ":" not in selector.name]
+    asked += [selector.name for selector in expression.selectors if ":" in selector.name]
     return [text for text in asked if not prometheus.get("series", **{"match[]": text})]
 
 
@@ -56,6 +60,29 @@ def test_a_panel_shows_what_its_page_was_asked_for(played: Scene, expression: Ex
         assert samples
     for label, value in (("instance", instance), ("tenant", "acme"), ("model", "kimi-k3")):
         assert {sample.labels.get(label, value) for sample in samples} <= {value}
+
+
+@pytest.fixture(scope="module")
+def renames(played: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with replayed(tmp_path_factory.mktemp("renames"), played.texts) as watching:
+        yield watching
+
+
+def has_data(prometheus: Prometheus, panel: Expression, instance: str) -> bool:
+    return bool(prometheus.now(panel.filled(instance=instance)))
+
+
+@pytest.mark.parametrize("metric", [metric.name for metric in catalog.CATALOG])
+def test_a_metric_that_is_renamed_is_missed_wherever_it_is_read(renames: Prometheus, metric: str) -> None:
+    """The checks above fail then, of each expression that reads it; and they do not where nothing was renamed."""
+    readers = [expression for expression in EVERY if metric in expression.metrics]
+    assert readers
+    for reader in readers:
+        assert not_there(renames, reader, metric)
+        assert [] == not_there(renames, reader, AS_IT_IS)
+    for panel in (reader for reader in readers if reader in PANELS.values()):
+        assert has_data(renames, panel, AS_IT_IS)
+        assert "vector(0)" in panel.text or not has_data(renames, panel, metric)
 
 
 @pytest.mark.parametrize("expression", of_rules("record"), ids=str)
