@@ -141,7 +141,7 @@ export class Plot {
     if (this.limit !== null && this.limitValue > 0 && this.y(this.limitValue) >= TOP - 1) {
       const y = this.y(this.limitValue);
       made.push(element("line", { class: "limit", x1: LEFT, x2: LEFT + inner.width, y1: y, y2: y }));
-      made.push(element("text", { class: "tick", x: LEFT + inner.width, y: y + 12, "text-anchor": "end" }, this.limit));
+      made.push(element("text", { class: "tick", x: LEFT + inner.width, y: y - 4, "text-anchor": "end" }, this.limit));
     }
     return made;
   }

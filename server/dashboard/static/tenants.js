@@ -125,6 +125,9 @@ export class TenantTable {
     const row = body.insertRow();
     const name = document.createElement("th");
     name.scope = "row";
+    const label = document.createElement("span");
+    const state = document.createElement("small");
+    name.append(label, state);
     row.append(name);
     const cells = COLUMNS.map(() => {
       const cell = row.insertCell();
@@ -138,11 +141,12 @@ export class TenantTable {
       cell.append(text, note, bar);
       return { text, note, bar, fill };
     });
-    return { row, name, cells };
+    return { row, label, state, cells };
   }
 
-  #fill({ name, cells }, row) {
-    put(name, row.suspended ? `${row.name} (suspended)` : row.name);
+  #fill({ label, state, cells }, row) {
+    put(label, row.name);
+    put(state, row.suspended ? "suspended" : "");
     COLUMNS.forEach(([, , show], index) => {
       const { text, note = "", share = null } = show(row);
       const cell = cells[index];
