@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -197,9 +197,12 @@ def test_nothing_is_told_of_when_series_began(recorder: Recorder) -> None:
     assert "_created" not in Scrape(recorder).text
 
 
-def named(recorder: Recorder, metric: catalog.Metric) -> Iterator[str]:
-    scrape = Scrape(recorder)
-    return (dict(labels)["tenant"] for name, labels in scrape.values if name == catalog.PREFIX + metric.name)
+def test_what_was_told_before_goes_on(recorder: Recorder) -> None:
+    for number in (1, 2):
+        count(recorder, record(ended_s=1.0, token_gaps=[1] * 12, token_gaps_s=0.5))
+        scrape = Scrape(recorder)
+        assert number == scrape.value("request_seconds_count", WHO)
+        assert (12 * number, 0.5 * number) == tuple(scrape.value(f"inter_token_seconds_{part}", WHO) for part in ("count", "sum"))
 
 
 @pytest.mark.parametrize("is_model", [False, True])
