@@ -42,7 +42,8 @@ NO_SHARED = "no ../shared beside the checkout"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 NO_ENGINE = ("tests/engine/", "tests/grammar/", "tests/cpu/test_vllm_parsers.py")  # need vLLM's code, but start no engine
 REAL_ENGINE = (
-    "tests/cpu/", "tests/wire/test_disconnects.py", "tests/wire/test_engine_counts.py", "tests/wire/test_isolation.py",
+    "tests/cpu/", "tests/wire/test_disconnects.py", "tests/wire/test_engine_counts.py", "tests/wire/test_engine_metrics.py",
+    "tests/wire/test_isolation.py",
     "tests/wire/test_load.py", "tests/wire/test_seats.py", "tests/wire/test_tool_schemas.py",
 )  # fmt: skip
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
