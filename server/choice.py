@@ -284,7 +284,7 @@ class Choice:
             self._report(fault)
 
     def _report(self, fault: CallFault) -> None:
-        """Say in the log that a tool was called wrongly. Which and how repeats what a tenant or its model said: not for the log."""
+        """Say in the log that a tool was called wrongly. Which and how repeats what tenant or model said: not for the log."""
         record, known = self._record, fault.name in self._plan.job.tools.names
         log.warning("invalid_tool_call", request_id=record.request_id, tenant=record.tenant, model=record.model, known_tool=known)
 
