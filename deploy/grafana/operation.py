@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders import dashboard
 from deploy.grafana.figures import FAILING, HIT_RATE, LAG, SEATS_TAKEN, SHARE_LIMITS, SPEED, TOKENS_OUT, TOKENS_PER_STEP, WAITING
 from deploy.grafana.page import Panel, page
 from deploy.grafana.panels import TOKENS_PER_S, Limits, figure
-from deploy.grafana.queries import gauge, mean, quantile
+from deploy.grafana.queries import gauge, mean, quantile, ratio
 from deploy.grafana.speed import cache, speed, traffic
 from deploy.grafana.supply import answers, gateway, queue
 
@@ -30,7 +30,13 @@ def operation() -> dashboard.Dashboard:
 
 def _glance() -> list[Panel]:
     return [
-        figure("Engines up", "Replicas whose engine takes requests.", "short", gauge("sum", "engine_up"), Limits(2, 1)),
+        figure(
+            "Engines up",
+            "Of the replicas that can be scraped, the share whose engine takes requests.",
+            "percentunit",
+            ratio(gauge("sum", "engine_up"), gauge("count", "engine_up")),
+            Limits(1, 0.5),
+        ),
         figure(
             "Tokens out",
             "Tokens that were generated in a second, all answers together. An answer counts when it ends.",
@@ -100,6 +106,6 @@ def _glance() -> list[Panel]:
             "1 while every replica reaches the store that limits are counted in.",
             "short",
             gauge("min", "limits_store_up"),
-            Limits(bad=1, poor=1),
+            Limits(1, 0.5),
         ),
     ]

@@ -51,7 +51,7 @@ def mean(name: str, by: Collection[str] = (), **where: str) -> str:
 
 
 def gauge(how: str, name: str, by: Collection[str] = (), **where: str) -> str:
-    """A gauge of several instances as one; `how`: `sum`, or `min` or `max` where all of them tell the same thing."""
+    """A gauge of several instances as one; `how`: `sum`, `count`, or `min` or `max` where all of them tell the same thing."""
     _check(name, (*_metric(name).labels, "instance"), by)
     return f"{_over(how, by)} ({series(name, **where)})"
 

@@ -16,7 +16,7 @@ from tests.deploy.expressions import ROOT, Expression, of_dashboards, of_rules, 
 
 EVERY = [*of_dashboards(), *of_rules("record"), *of_rules("alert")]
 FUNCTIONS = {
-    "absent", "and", "avg_over_time", "bottomk", "by", "changes", "count_over_time", "deriv", "group_left", "histogram_quantile", "increase",
+    "absent", "and", "avg_over_time", "bottomk", "by", "changes", "count", "count_over_time", "deriv", "group_left", "histogram_quantile", "increase",
     "max", "min", "on", "or", "rate", "sum", "sum_over_time", "topk", "vector",
 }  # fmt: skip
 OWN = {"instance", "job"}
@@ -42,7 +42,7 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_where_the_limits_are(panel
     assert defaults["unit"]
     first, *rest = defaults["thresholds"]["steps"]
     assert first["value"] is None
-    assert sorted(step["value"] for step in rest) == [step["value"] for step in rest]
+    assert sorted({step["value"] for step in rest}) == [step["value"] for step in rest]
     if panel["type"] == "table":
         columns = {override["matcher"]["options"]: override["properties"] for override in panel["fieldConfig"]["overrides"]}
         assert {target["legendFormat"] for target in panel["targets"]} == set(columns)
