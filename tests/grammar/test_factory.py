@@ -129,7 +129,7 @@ def test_what_is_nested_too_deep_has_no_key(byte: Speaker) -> None:
     assert byte.grammar(shape).unenforced == ("tools[0].function.parameters",)
 
 
-def test_the_log_has_what_was_made_once_and_short_paths(byte: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_has_what_was_made_once_and_no_names(byte: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
     log = structlog.testing.CapturingLogger()
     monkeypatch.setattr("server.grammar.factory.log", log)
     factory = byte.factory()
@@ -145,5 +145,4 @@ def test_the_log_has_what_was_made_once_and_short_paths(byte: Speaker, monkeypat
     assert ("debug", ("grammar_made",), 20) == (call.method_name, call.args, entry["num_unenforced"])
     assert len(grammar.structural_tag) == entry["num_bytes"]
     assert entry["milliseconds"] >= 0
-    assert 10 == len(entry["unenforced"])
-    assert {60} == set(map(len, entry["unenforced"]))
+    assert "kkk" not in repr(call)  # the names in a schema are the client's words
