@@ -1,11 +1,12 @@
 """What metrics cost: streams with metrics on against off, and a scrape while streams run.
 
-    python -m bench.metrics [--model DIR] [--streams 32] [--tokens 256] [--rounds 15] [--tenants 200]
+    python -m bench.metrics [--model DIR] [--streams 32] [--tokens 256] [--rounds 30] [--tenants 200] [--windows 10]
 
-`off` is the same gateway with a recorder that counts nothing and choices that note no times. Both servers run side by side and
-are measured in turn. With `--model` the engine is vLLM's `AsyncLLM` over a fake core, else the scripted one, which is cheaper, so
-that metrics are a larger part. Then `--tenants` tenants have streams at a fixed pace, and every other window of two seconds a
-process of its own scrapes; what chunks come late by is compared, and what the server needs. Prints a table, and the same as JSON.
+`off` is the same gateway with a recorder that counts nothing and choices that note no times. What else runs on the machine makes
+rounds dearer and never cheaper: the lower quartiles of both are compared. With `--model` the engine is vLLM's `AsyncLLM` over a
+fake core, else the scripted one, which is cheaper, so that metrics are a larger part. Then `--tenants` tenants have streams at a
+fixed pace, and every other window of two seconds a process of its own scrapes; what chunks come late by is compared, and what
+the server needs. Prints a table, and the same as JSON.
 """
 
 from __future__ import annotations
@@ -57,23 +58,29 @@ class Window:
 
 
 async def _on_against_off(options: argparse.Namespace) -> dict[str, Any]:
-    servers = [Server(name, options.model) for name in ("on", "off")]
-    costs: dict[str, list[float]] = {server.name: [] for server in servers}
+    """One server, which is switched between short rounds, so that a neighbour on the machine hits both alike."""
+    costs: dict[str, list[float]] = {"on": [], "off": []}
+    server = Server(options.model)
+
+    async def round_cost() -> float:
+        before_s = server.cpu_s
+        figures = await load.run(server.port, server.pid, options.streams, options.tokens, MODEL, KEY)
+        return (server.cpu_s - before_s) / int(figures["chunks"]) * 1000
+
     try:
-        for server in servers:
-            server.wait_ready()
-            await load.run(server.port, server.pid, 8, 64, MODEL, KEY)
+        server.wait_ready()
+        await round_cost()
         for number in range(options.rounds):
-            for server in servers if number % 2 else reversed(servers):
-                figures = await load.run(server.port, server.pid, options.streams, options.tokens, MODEL, KEY)
-                costs[server.name].append(figures["cpu_s_per_1000_chunks"])
-            print(f"round {number + 1}: " + ", ".join(f"{k} {v[-1]:.4f}" for k, v in costs.items()), file=sys.stderr, flush=True)
+            for name in ("on", "off") if number % 2 else ("off", "on"):
+                if name == "off":
+                    server.switch()
+                costs[name].append(await round_cost())
+                if name == "off":
+                    server.switch()
     finally:
-        for server in servers:
-            server.stop()
-    ratios = sorted(on / off for on, off in zip(costs["on"], costs["off"], strict=True))
-    middle = [round(ratios[len(ratios) * part // 4], 3) for part in (1, 2, 3)]
-    return {**{name: median(found) for name, found in costs.items()}, "ratio_quartiles": middle, "rounds": len(ratios)}
+        server.stop()
+    figures = {name: [round(sorted(found)[len(found) * part // 4], 5) for part in (0, 1, 2)] for name, found in costs.items()}
+    return {**figures, "ratio": round(figures["on"][1] / figures["off"][1], 3), "rounds": options.rounds}
 
 
 async def _keys(server: Server, number: int) -> list[str]:
@@ -118,7 +125,7 @@ class Streams:
 
 
 async def _scrapes(options: argparse.Namespace) -> dict[str, Any]:
-    server = Server("on", None, step_s=STEP_S)
+    server = Server(step_s=STEP_S)
     try:
         server.wait_ready()
         keys = await _keys(server, options.tenants)
@@ -139,9 +146,9 @@ async def _scrapes(options: argparse.Namespace) -> dict[str, Any]:
             return int(num_bytes), float(seconds)
 
         await scrape()
-        before_s = load.cpu_s(server.pid)
+        before_s = server.cpu_s
         num_bytes = [(await scrape())[0] for _ in range(50)][-1]
-        idle_s = (load.cpu_s(server.pid) - before_s) / 50
+        idle_s = (server.cpu_s - before_s) / 50
         windows, took_s = await _under_load(server, Streams(server.port, keys, options.tokens), options, scrape)
         scraper.stdin.close()
         await scraper.wait()
@@ -164,17 +171,17 @@ async def _under_load(
     windows, took_s = {"scraped": Window(), "not scraped": Window()}, []
     running = [asyncio.ensure_future(streams.run()) for _ in range(options.streams)]
     await asyncio.sleep(2)
-    for _ in range(options.rounds):
+    for _ in range(options.windows):
         for name, window in windows.items():
             streams.window = window
-            before_s, end_s = load.cpu_s(server.pid), time.perf_counter() + WINDOW_S
+            before_s, end_s = server.cpu_s, time.perf_counter() + WINDOW_S
             while (left_s := end_s - time.perf_counter()) > 0:
                 if name == "scraped":
                     took_s.append((await scrape())[1])
                     window.num_scrapes += 1
                     left_s = max(0.0, SCRAPE_EVERY_S - took_s[-1])
                 await asyncio.sleep(min(left_s, SCRAPE_EVERY_S))
-            window.cpu_s += load.cpu_s(server.pid) - before_s
+            window.cpu_s += server.cpu_s - before_s
     streams.window = None
     for task in running:
         task.cancel()
@@ -236,14 +243,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder with config.json and a tokenizer; weights are not read")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--windows", type=int, default=10)
     parser.add_argument("--tenants", type=int, default=200)
     options = parser.parse_args()
     cost = asyncio.run(_on_against_off(options))
     scrapes = asyncio.run(_scrapes(options))
     pieces, alone = _pieces(options.tenants), _alone()
-    print(f"CPU seconds per 1000 chunks, medians of {options.rounds} rounds at {options.streams} streams")
-    print(f"metrics on {cost['on']:.4f}, off {cost['off']:.4f}; on against off, quartiles {cost['ratio_quartiles']}")
+    print(f"CPU seconds per 1000 chunks at {options.streams} streams; least, lower quartile, median of {options.rounds} rounds")
+    print(f"metrics on {cost['on']}, off {cost['off']}; on against off {cost['ratio']}")
     print(f"of that, alone: {alone['delta_ns']} ns a chunk, and {alone['request_us']} µs a request")
     print(
         f"a scrape of {options.tenants} tenants: {scrapes['bytes']} bytes; CPU {scrapes['idle_cpu_ms']} ms idle, "

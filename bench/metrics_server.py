@@ -1,12 +1,16 @@
-"""The gateway of `bench.metrics`, with metrics or without, in a process of its own: `python -m bench.metrics_server on`."""
+"""The gateway of `bench.metrics` in a process of its own, which takes metrics off and on again at SIGUSR1."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +24,7 @@ from server.engine.base import Engine
 from server.engine.profiles import load_profile
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import parse_script
+from server.gateway import Gateway
 from server.metrics.recorder import Recorder
 from server.pace import Pace
 from server.record import GenerationRecord
@@ -69,10 +74,9 @@ class NoRecorder(Recorder):
 class Server:
     """One gateway in a process of its own."""
 
-    def __init__(self, name: str, model: Path | None, *, step_s: float = 0.0) -> None:
-        self.name = name
+    def __init__(self, model: Path | None = None, *, step_s: float = 0.0) -> None:
         self.port = free_port()
-        command = [sys.executable, "-m", "bench.metrics_server", name, "--port", str(self.port), "--step-s", str(step_s)]
+        command = [sys.executable, "-m", "bench.metrics_server", "--port", str(self.port), "--step-s", str(step_s)]
         if model is not None:
             command += ["--model", str(model)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -82,7 +86,18 @@ class Server:
         """Return when it serves."""
         assert self.process.stdout is not None
         if not any(line.startswith("ready") for line in self.process.stdout):
-            raise RuntimeError(f"the gateway with metrics {self.name} did not start")
+            raise RuntimeError("the gateway did not start")
+
+    def switch(self) -> None:
+        """Take metrics off, or on again. Returns when that is so; nothing may be under way."""
+        assert self.process.stdout is not None
+        self.process.send_signal(signal.SIGUSR1)
+        self.process.stdout.readline()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that it has used, to the nanosecond. Source: `clock_getcpuclockid(3)` on Linux."""
+        return time.clock_gettime((~self.pid << 3) | 2)
 
     def stop(self) -> None:
         """End it."""
@@ -92,7 +107,7 @@ class Server:
             self.process.stdout.close()
 
 
-def _app(name: str, model: Path | None, step_s: float) -> Any:
+def _app(model: Path | None, step_s: float) -> Any:
     """All controls on, as in `bench.stream`."""
     folder = tempfile.mkdtemp(prefix="k3gw-bench-")
     storage = {"ledger_url": f"sqlite:///{folder}/gateway.db", "spool_path": f"{folder}/spool"}
@@ -110,25 +125,26 @@ def _app(name: str, model: Path | None, step_s: float) -> Any:
         rule = {"step_interval_ms": 1000 * step_s, "reply": [{"text": _TEXT}]}
         return ScriptedEngine(vocabulary, parse_script([rule], vocabulary))
 
-    app = create_app(Settings.model_validate(settings), open_engine)
-    if name == "off":
-        gateway = app.state.gateway
-        gateway.recorder = NoRecorder(gateway.settings.models)
-        gateway.background = [work for work in gateway.background if "LoopLag" not in work.__qualname__]
-        choice.Pace = NoPace  # type: ignore[attr-defined]
-    return app
+    return create_app(Settings.model_validate(settings), open_engine)
 
 
 async def _serve(app: Any, port: int) -> None:
     server = uvicorn.Server(server_config(app))
-    app.state.gateway.on_ready = lambda: print("ready", flush=True)
+    gateway: Gateway = app.state.gateway
+    gateway.on_ready = lambda: print("ready", flush=True)
+    kinds = itertools.cycle([(NoPace, NoRecorder(gateway.settings.models)), (Pace, gateway.recorder)])
+
+    def switch() -> None:
+        choice.Pace, gateway.recorder = next(kinds)  # type: ignore[attr-defined]
+        print("switched", flush=True)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, switch)
     await server.serve(sockets=[socket.create_server(("127.0.0.1", port), backlog=4096)])
 
 
 def main() -> None:
     """Serve until told to stop."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("metrics", choices=("on", "off"))
     parser.add_argument("--model", type=Path)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--step-s", type=float, default=0.0)
@@ -139,7 +155,7 @@ def main() -> None:
         from bench import fake_core
 
         fake_core.install(_TEXT)
-    uvloop.run(_serve(_app(options.metrics, options.model, options.step_s), options.port))
+    uvloop.run(_serve(_app(options.model, options.step_s), options.port))
 
 
 if __name__ == "__main__":
