@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from typing import Final
 
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
@@ -20,6 +21,7 @@ from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError, RateLimitError
 from server.generation import Generator
 from server.held import HeldBytes
+from server.loop_turns import LoopTurns
 from server.media.loader import MediaLoader
 from server.media.resolver import Resolve
 from server.metrics.collectors import AdmissionFigures
@@ -32,6 +34,9 @@ from server.storage import Storage
 from server.streaming.answers import OpenAnswers
 from server.tenancy.isolation import CacheSalts
 from server.tenancy.operators import OperatorKeys
+
+MAX_RECEIVED_BYTES: Final = 256 * 1024
+"""In one turn of the event loop, of all connections that have much to say."""
 
 
 class Gateway:
@@ -53,6 +58,7 @@ class Gateway:
         self.schemas = SchemaLibrary()
         self.recorder = Recorder()
         self.recorder.watch_admission(self._figures)
+        self.receiving = LoopTurns(MAX_RECEIVED_BYTES)
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
         self.opened = asyncio.Event()

@@ -1,0 +1,43 @@
+"""Work that may be large, spread over turns of the event loop, so that many who have some at once keep nobody else waiting.
+
+Role: bottom layer, for what runs on the loop because it is quick, and is not when a hundred come at once.
+Must not: delay what comes alone, or reorder what waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+
+class LoopTurns:
+    """At most `most_bytes` of work in one turn of the loop, or one piece where that is larger; what is beyond waits in line."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._num_bytes = 0
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._is_counting = False
+
+    def do(self, num_bytes: int, work: Callable[[], None]) -> bool:
+        """Do `work`, which costs as much as so many bytes, now or in a later turn; whether it is done."""
+        if self._waiting or (self._num_bytes and self._num_bytes + num_bytes > self._most_bytes):
+            self._waiting.append((num_bytes, work))
+            return False
+        self._num_bytes += num_bytes
+        if not self._is_counting:
+            self._is_counting = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        work()
+        return True
+
+    def _next_turn(self) -> None:
+        self._num_bytes = 0
+        self._is_counting = bool(self._waiting)
+        if self._is_counting:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        while self._waiting and (not self._num_bytes or self._num_bytes + self._waiting[0][0] <= self._most_bytes):
+            num_bytes, work = self._waiting.popleft()
+            self._num_bytes += num_bytes
+            work()
