@@ -176,6 +176,8 @@ def _bound_process() -> None:
     """What this process may do at most, whatever a file makes it do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the gateway ends this process
     os.nice(NICENESS)
+    with suppress(OSError):  # this process has a session of its own, whose niceness is what counts where Linux groups by sessions
+        Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
     for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, MAX_OPEN_FILES), (resource.RLIMIT_NPROC, 0)):
         with suppress(OSError, ValueError):
             resource.setrlimit(kind, (most, most))
