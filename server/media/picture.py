@@ -53,7 +53,7 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
     except MemoryError:
         raise bad_image.too_much_memory() from None
     except Image.DecompressionBombError:
-        raise BadImageError(f"a frame of the image has more than `{max_pixels}` pixels; scale it down") from None
+        raise BadImageError(f"the image, or a frame of it, has more than `{max_pixels}` pixels; scale it down") from None
     except Exception as error:  # noqa: BLE001  # decoders raise whatever a hostile file makes them raise
         if str(error).startswith(_TEXT_BOMBS):
             raise BadImageError("text or colour profile of the image unpack to too much; save it without metadata") from None

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from server.body import Body, read_body
 from server.context import RequestContext, Tenant
+from server.errors import InvalidRequestError
 from server.gateway import Gateway
 from server.generation import Generation
 from server.media.loader import LoadedImages
@@ -85,7 +86,13 @@ async def create_chat_completion(request: Request) -> Response:
 
 def _parsed(body: Body, *, ignore_reserved: bool) -> tuple[ChatRequest, list[ImageSource]]:
     """The request, and its images. Data that was taken out of the body and is none's is put back."""
-    wanted = chat.parse(body.json, ignore_reserved=ignore_reserved)
+    try:
+        wanted = chat.parse(body.json, ignore_reserved=ignore_reserved)
+    except InvalidRequestError as error:
+        # What names a place in the JSON, or a value that was taken out of it, is to be said of what was sent.
+        if body.payloads and (error.param is None or any(reference in error.message for reference in body.payloads)):
+            chat.parse(body.restored(body.payloads), ignore_reserved=ignore_reserved)
+        raise
     sources = image_sources(wanted.messages)
     if others := body.payloads.keys() - {source.url for source in sources}:
         wanted = chat.parse(body.restored(others), ignore_reserved=ignore_reserved)

@@ -151,7 +151,7 @@ def test_a_frame_larger_than_the_gif_says_is_refused() -> None:
     file = bytearray(saved(picture("P", (60, 50)), "GIF"))
     file[6:10] = struct.pack("<HH", 1, 1)
 
-    with pytest.raises(BadImageError, match="a frame of the image has more than `2000` pixels"):
+    with pytest.raises(BadImageError, match="a frame of it, has more than `2000` pixels"):
         decode(bytes(file), 2000)
 
 
