@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ SCRIPT = [
     {
         "when": {"contains": "long story"},
         "step_interval_ms": 5,
-        "reply": [{"repeat": {"times": 200, "of": [{"text": "and then "}]}}, *END],
+        "reply": [{"repeat": {"times": 60, "of": [{"text": "and then "}]}}, *END],
     },
     {"reply": [{"text": "A picture."}, *END]},
 ]
@@ -113,7 +114,8 @@ class Place:
 
     def check_private(self) -> None:
         """No private address was connected to."""
-        assert [] == [dialled for dialled in self.internet.dialled if dialled[0] not in (PUBLIC, OTHER)]
+        hosts = {ipaddress.ip_address(host) for host, _ in self.internet.dialled if host not in (PUBLIC, OTHER)}
+        assert [] == [host for host in hosts if not host.is_global or host.is_multicast]
         assert [0] * len(self.internet.canaries) == [canary.num_connections for canary in self.internet.canaries]
 
 
