@@ -333,7 +333,7 @@ def test_a_site_that_takes_its_time_is_given_up(hasty: Place, url: str) -> None:
 
 
 def test_a_file_that_takes_long_to_decode_takes_its_process_with_it_and_nobody_else(hasty: Place) -> None:
-    file = in_base64(files.jpeg_of_scans(), lifted=False)
+    file = in_base64(files.png_of_chunks(), lifted=False)
     before, hasty.workers = set(hasty.workers), []
     (answer,) = hasty.ask(hasty.customer(), raw(part(file)))
     assert (422, PART) == (answer.status, answer.error["param"])
@@ -353,7 +353,7 @@ def test_twenty_hostile_requests_at_once_leave_a_neighbour_alone(hasty: Place) -
     bodies += [
         raw(part(data_url(files.REFUSED[name][0]()))) for name in ("the PNG bomb", "a PNG with a zTXt bomb", "HTML", "a cut PNG")
     ]
-    bodies += [raw(part(data_url(files.jpeg_of_scans()))), raw(part(ask("http://127.0.0.1:$port/")))]
+    bodies += [raw(part(data_url(files.png_of_chunks()))), raw(part(ask("http://127.0.0.1:$port/")))]
     bodies += [raw(*[part(f"http://img-{next(NUMBERS)}.test:{hasty.internet.port}/drips") for _ in range(64)]) for _ in range(3)]
     assert 20 == len(bodies)
     with hasty.neighbour.stream("long story") as pieces, ThreadPoolExecutor(1) as threads:
