@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -28,6 +28,7 @@ import psutil  # type: ignore[import-untyped]
 import uvloop
 
 from bench.image_load import Streams, add_options, be_nice
+from bench.image_memory import Memory
 from bench.image_servers import ADMIN_KEY, SERVERS
 from server.quoting import cut
 
@@ -81,42 +82,6 @@ class _Child:
 
 def _errors() -> int | None:
     return None if os.environ.get("BENCH_ERRORS") else subprocess.DEVNULL
-
-
-class Memory:
-    """What a server and its children hold, in bytes: resident memory, and files in memory that only they see."""
-
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        self._children: list[psutil.Process] = []
-        self.peak = 0
-
-    def find_children(self) -> None:
-        """Looks through all processes of the machine, which takes a while."""
-        self._children = self._process.children(recursive=True)
-
-    def server(self) -> int:
-        """Resident memory of the server alone."""
-        return int(self._process.memory_info().rss)
-
-    def whole(self) -> int:
-        """All of it. Pages that two of them have mapped count twice."""
-        total = self._files() + self.server()
-        for child in self._children:
-            with suppress(psutil.Error):
-                total += child.memory_info().rss
-        self.peak = max(self.peak, total)
-        return total
-
-    def _files(self) -> int:
-        files: dict[int, int] = {}
-        folder = f"/proc/{self._process.pid}/fd"
-        for name in os.listdir(folder):
-            with suppress(OSError):
-                if os.readlink(f"{folder}/{name}").startswith("/memfd:"):
-                    status = os.stat(f"{folder}/{name}")
-                    files[status.st_ino] = status.st_blocks * 512
-        return sum(files.values())
 
 
 def _cpu_s(process: psutil.Process) -> float:
