@@ -23,6 +23,7 @@ from PIL import Image as PillowImage
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt, mm_input
 
+from server.engine.background import Background, opaque
 from server.engine.base import EngineRequest
 from server.errors import EngineError, GatewayError
 from server.images import Image, ImageRule, Pixels, PlacedImage
@@ -36,11 +37,15 @@ logger = logging.getLogger(__name__)
 
 
 class VllmMedia:
-    """The images of one engine. `rule`: how many tokens an image takes; `most_images`: so many a prompt may have."""
+    """The images of one engine. `rule`: how many tokens an image takes; `most_images`: so many a prompt may have.
 
-    def __init__(self, renderer: Any, rule: ImageRule) -> None:
+    `background`: what is put behind transparent parts, None for nothing.
+    """
+
+    def __init__(self, renderer: Any, rule: ImageRule, background: Background | None = None) -> None:
         processor = renderer.get_mm_processor()
         self.rule = rule
+        self._background = background
         self.most_images = int(processor.info.allowed_mm_limits[MODALITY])
         self._renderer = renderer
         text = processor.dummy_inputs.get_dummy_text({MODALITY: 1})
@@ -89,11 +94,14 @@ class VllmMedia:
         """vLLM's rendering of `images`, of which `fresh` are decoded. Raises `ValueError` where another is not cached."""
         async with self._room if fresh else nullcontext():
             different = {image.content_hash: image for image in fresh}
-            pictures = {content_hash: await _picture(image) for content_hash, image in different.items()}
+            pictures = {content_hash: await self._picture(image) for content_hash, image in different.items()}
             hashes = [image.content_hash for image in images]
             # All in one call, after which nothing is awaited until the engine has the request: it must hear of an image from the
             # request that brings its pixels before it does from one that found it in the cache.
             return await self._process([pictures.get(of) for of in hashes], hashes)
+
+    async def _picture(self, image: Image) -> PillowImage.Image:
+        return await asyncio.to_thread(_copied, await image.pixels(), self._background)
 
     async def _process(self, pictures: list[Any], hashes: list[Any], **options: Any) -> Any:
         """Runs in vLLM's own thread for it, one call after another."""
@@ -112,7 +120,8 @@ async def open_media(llm: Any) -> VllmMedia | None:
         return None
     try:
         content = await asyncio.to_thread((Path(llm.model_config.model) / "preprocessor_config.json").read_bytes)
-        media = VllmMedia(llm.renderer, ImageRule.of_checkpoint(json.loads(content)["media_proc_cfg"]))
+        config = json.loads(content)["media_proc_cfg"]
+        media = VllmMedia(llm.renderer, ImageRule.of_checkpoint(config), Background.of_checkpoint(config))
         if await media.takes_as_told():
             return media
         logger.warning("the model's image processor does not count tokens as its configuration says; images are refused")
@@ -121,14 +130,12 @@ async def open_media(llm: Any) -> VllmMedia | None:
     return None
 
 
-async def _picture(image: Image) -> PillowImage.Image:
-    return await asyncio.to_thread(_copied, await image.pixels())
-
-
-def _copied(pixels: Pixels) -> PillowImage.Image:
+def _copied(pixels: Pixels, background: Background | None) -> PillowImage.Image:
     # Here and not where it is awaited: a thread goes on when nobody waits for it any more, and must have its memory.
     try:
-        return PillowImage.frombytes(pixels.mode, (pixels.width, pixels.height), pixels.data)
+        if pixels.mode == "RGB":
+            return PillowImage.frombytes("RGB", (pixels.width, pixels.height), pixels.data)
+        return PillowImage.fromarray(opaque(pixels, background))
     finally:
         pixels.close()
 
