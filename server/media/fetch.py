@@ -147,12 +147,11 @@ class Fetcher:
         lookup.add_done_callback(over)
         try:
             found = await asyncio.shield(lookup)
-        except OSError as error:
-            raise MediaError(f"there is no host `{url.host}`; check the URL, or send base64") from error
-        if not found:
-            raise MediaError(f"there is no host `{url.host}`; check the URL, or send base64")
-        if not all(self._rule.permits(address) for address in found):
-            raise MediaError(f"`{url.host}` has an address that is not public; use another host, or send base64")
+        except OSError:
+            found = []
+        if not found or not all(self._rule.permits(address) for address in found):
+            # One answer for both, or names of the network that we stand in could be told from names that there are none of.
+            raise MediaError(f"`{url.host}` has no address that is public; check the URL, use another host, or send base64")
         return [unmapped(address) for address in found]
 
     async def _verification(self) -> ssl.SSLContext:

@@ -117,29 +117,29 @@ REFUSED = {
 }
 """400, before anything is looked up: what the documentation calls it, and what its error says."""
 
-NOT_PUBLIC = "a host that is not found or not public"
+NOT_PUBLIC = "a host without an address that is public, found or not"
 
 NAMED = {
-    "http://private-$n.test:$port/secret": "has an address that is not public",
-    "http://loop-$n.test:$port/secret": "has an address that is not public",
-    "https://loop-$n.test/secret": "has an address that is not public",
-    "http://LOOP-$n.TEST.:$port/secret": "has an address that is not public",
-    "http://ｌｏｏｐ-$n.test:$port/secret": "has an address that is not public",
-    "http://six-$n.test:$port/secret": "has an address that is not public",
-    "http://both-$n.test:$port/secret": "has an address that is not public",
-    "http://many-$n.test:$port/secret": "has an address that is not public",
-    "http://mapped-$n.test:$port/secret": "has an address that is not public",
-    "http://nat64-$n.test:$port/secret": "has an address that is not public",
-    "http://link-$n.test:$port/secret": "has an address that is not public",
-    "http://metadata-$n.test:$port/latest/meta-data/": "has an address that is not public",
-    "http://carrier-$n.test:$port/secret": "has an address that is not public",
-    "http://multicast-$n.test:$port/secret": "has an address that is not public",
-    "http://unset-$n.test:$port/secret": "has an address that is not public",
-    "http://none-$n.test:$port/": "there is no host",
-    "http://empty-$n.test:$port/": "there is no host",
-    "http://localhost:$port/secret": "has an address that is not public",
-    "http://127.0.0.1-$n.test:$port/": "there is no host",
-    "http://іmg-$n.test:$port/": "there is no host",
+    "http://private-$n.test:$port/secret": "has no address that is public",
+    "http://loop-$n.test:$port/secret": "has no address that is public",
+    "https://loop-$n.test/secret": "has no address that is public",
+    "http://LOOP-$n.TEST.:$port/secret": "has no address that is public",
+    "http://ｌｏｏｐ-$n.test:$port/secret": "has no address that is public",
+    "http://six-$n.test:$port/secret": "has no address that is public",
+    "http://both-$n.test:$port/secret": "has no address that is public",
+    "http://many-$n.test:$port/secret": "has no address that is public",
+    "http://mapped-$n.test:$port/secret": "has no address that is public",
+    "http://nat64-$n.test:$port/secret": "has no address that is public",
+    "http://link-$n.test:$port/secret": "has no address that is public",
+    "http://metadata-$n.test:$port/latest/meta-data/": "has no address that is public",
+    "http://carrier-$n.test:$port/secret": "has no address that is public",
+    "http://multicast-$n.test:$port/secret": "has no address that is public",
+    "http://unset-$n.test:$port/secret": "has no address that is public",
+    "http://none-$n.test:$port/": "has no address that is public",
+    "http://empty-$n.test:$port/": "has no address that is public",
+    "http://localhost:$port/secret": "has no address that is public",
+    "http://127.0.0.1-$n.test:$port/": "has no address that is public",
+    "http://іmg-$n.test:$port/": "has no address that is public",
 }
 """422, after one lookup and before anything is connected to."""
 
