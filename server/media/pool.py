@@ -24,7 +24,7 @@ from server.errors import DrainingError, InternalError, MediaError
 from server.media import bad_image
 from server.media.mapped_pixels import MappedPixels
 from server.media.turns import Turns
-from server.media.worker import Worker, WorkerDiedError, decoder_command
+from server.media.worker import Worker, WorkerDiedError, decoder_command, hash_in, number_in, sound
 from server.payload import Payload
 
 MAX_WAITING_PER_TENANT: Final = 256
@@ -127,25 +127,25 @@ class DecodePool:
 
         async def steps(worker: Worker, job: _Job) -> Checked | None:
             read = await self._read(worker, payload, bounds, key)
-            content_hash = str(read["content_hash"])
+            content_hash = hash_in(read)
             size = self._remembered.get(content_hash)
             if size is not None or job.done.done():
                 await worker.ask({"do": "forget"})
             if job.done.done():
                 return None
             if size is None:
-                answer = _sound(await worker.ask({"do": "size"}))
-                size = (_number(answer, "width"), _number(answer, "height"))
+                answer = sound(await worker.ask({"do": "size"}))
+                size = (number_in(answer, "width"), number_in(answer, "height"))
             elif size[0] * size[1] > bounds.max_pixels:
                 raise bad_image.too_many_pixels(*size, bounds.max_pixels)
             self._remember(content_hash, size)
-            return Checked(*size, content_hash, _number(read, "num_bytes"))
+            return Checked(*size, content_hash, number_in(read, "num_bytes"))
 
         checked: Checked = await self._do(tenant, steps)
         return checked
 
     async def pixels(self, payload: Payload, *, tenant: str, bounds: Bounds) -> MappedPixels:
-        """The picture in `payload`. Raises as `check`."""
+        """The picture in `payload`; goes before checks of the same tenant. Raises as `check`, but for `RateLimitError`."""
 
         async def steps(worker: Worker, job: _Job) -> MappedPixels | None:
             await self._read(worker, payload, bounds, None)
@@ -154,24 +154,24 @@ class DecodePool:
                 return None
             answer, file = await worker.ask({"do": "pixels"})
             try:
-                _sound((answer, None))
+                sound((answer, None))
                 if file is None:
                     raise WorkerDiedError("there are no pixels with its answer")
-                return MappedPixels(file, str(answer.get("mode")), _number(answer, "width"), _number(answer, "height"))
-            except ValueError as error:
+                return MappedPixels(file, str(answer.get("mode")), number_in(answer, "width"), number_in(answer, "height"))
+            except (ValueError, OSError) as error:
                 raise WorkerDiedError(str(error)) from None
             finally:
                 if file is not None:
                     os.close(file)
 
-        pixels: MappedPixels = await self._do(tenant, steps)
+        pixels: MappedPixels = await self._do(tenant, steps, is_urgent=True)
         return pixels
 
-    async def _do(self, tenant: str, steps: Callable[[Worker, _Job], Awaitable[Any]]) -> Any:
+    async def _do(self, tenant: str, steps: Callable[[Worker, _Job], Awaitable[Any]], *, is_urgent: bool = False) -> Any:
         if self._is_closed:
             raise _draining()
         job = _Job(steps)
-        self._turns.join(tenant, job)
+        self._turns.join(tenant, job, is_urgent=is_urgent)
         while self._idle:
             if not (wake := self._idle.pop()).done():
                 wake.set_result(None)
@@ -197,7 +197,7 @@ class DecodePool:
             "max_pixels": bounds.max_pixels,
             "limit_s": self._timeout_s + SPARE_S,
         }
-        return _sound(await worker.ask(question, payload.file.fileno()))
+        return sound(await worker.ask(question, payload.file.fileno()))
 
     def _remember(self, content_hash: str, size: tuple[int, int]) -> None:
         self._remembered[content_hash] = size
@@ -235,10 +235,10 @@ class DecodePool:
         is_usable = False
         try:
             worker = worker or await self._start()
-            async with asyncio.timeout(self._timeout_s):
-                result = await job.steps(worker, job)
+            if not job.done.done():  # else who wanted it has left while the process started, and closed the payload
+                async with asyncio.timeout(self._timeout_s):
+                    job.succeed(await job.steps(worker, job))
             is_usable = True
-            job.succeed(result)
         except bad_image.BadImageError as error:
             is_usable = True
             job.fail(MediaError(str(error)))
@@ -271,24 +271,6 @@ class DecodePool:
                 raise RuntimeError(f"the decoding process did not start, and ended with {worker.exit_code}") from error
             raise
         return worker
-
-
-def _sound(answer: tuple[dict[str, Any], int | None]) -> dict[str, Any]:
-    """An answer without a file. Raises `BadImageError` where it is an error."""
-    what, file = answer
-    if file is not None:
-        os.close(file)
-        raise WorkerDiedError("there is a file with its answer")
-    if isinstance(error := what.get("error"), str):
-        raise bad_image.BadImageError(error)
-    return what
-
-
-def _number(answer: dict[str, Any], name: str) -> int:
-    number = answer.get(name)
-    if not isinstance(number, int) or not 0 < number < 1 << 48:
-        raise WorkerDiedError(f"there is no `{name}` in its answer")
-    return number
 
 
 def _draining() -> DrainingError:

@@ -1,7 +1,8 @@
 """Whose image is decoded next.
 
 Role: what waits for the decoding processes. Tenants take turns, an image each, so that one's flood delays another's image by no
-more than the images that are being decoded.
+more than the images that are being decoded. What the engine waits for goes before the rest of its tenant's: whoever waits beside
+it in the engine, waits for that tenant.
 Must not: grow without bound. Everything here is synchronous.
 """
 
@@ -15,41 +16,58 @@ from server.errors import RateLimitError
 J = TypeVar("J")
 
 
+class _Line(Generic[J]):
+    """The jobs of one tenant."""
+
+    __slots__ = ("others", "urgent")
+
+    def __init__(self) -> None:
+        self.urgent: dict[J, None] = {}
+        self.others: dict[J, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.urgent) + len(self.others)
+
+
 class Turns(Generic[J]):
-    """Jobs that wait, in each tenant's own order; at most `max_waiting` of each."""
+    """Jobs that wait, in each tenant's own order, the urgent ones first; at most `max_waiting` others of each."""
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
-        self._jobs: OrderedDict[str, dict[J, None]] = OrderedDict()
+        self._lines: OrderedDict[str, _Line[J]] = OrderedDict()
 
     def __len__(self) -> int:
-        return sum(len(jobs) for jobs in self._jobs.values())
+        return sum(map(len, self._lines.values()))
 
-    def join(self, tenant: str, job: J) -> None:
-        """Let `job` wait. Raises `RateLimitError` where too many of this tenant's do."""
-        num_waiting = len(self._jobs.get(tenant, ()))
-        if num_waiting >= self._max_waiting:
+    def join(self, tenant: str, job: J, *, is_urgent: bool = False) -> None:
+        """Let `job` wait. Raises `RateLimitError` where too many of this tenant's do that are not urgent."""
+        line = self._lines.get(tenant) or _Line()
+        num_waiting = len(line.others)
+        if num_waiting >= self._max_waiting and not is_urgent:
             raise RateLimitError(
                 f"`{num_waiting}` images of this tenant wait to be decoded already; send fewer at once, or try again later",
                 reason="image_queue_full",
                 retry_after_s=5,
             )
-        self._jobs.setdefault(tenant, {})[job] = None
+        (line.urgent if is_urgent else line.others)[job] = None
+        self._lines.setdefault(tenant, line)
 
     def leave(self, tenant: str, job: J) -> None:
         """Forget `job`, if it still waits."""
-        jobs = self._jobs.get(tenant, {})
-        jobs.pop(job, None)
-        if not jobs:
-            self._jobs.pop(tenant, None)
+        if (line := self._lines.get(tenant)) is None:
+            return
+        line.urgent.pop(job, None)
+        line.others.pop(job, None)
+        if not line:
+            del self._lines[tenant]
 
     def take(self) -> J | None:
         """The job whose turn it is, which waits no more; None where none waits."""
-        if not self._jobs:
+        if not self._lines:
             return None
-        tenant, jobs = next(iter(self._jobs.items()))
-        job = next(iter(jobs))
+        tenant, line = next(iter(self._lines.items()))
+        job = next(iter(line.urgent or line.others))
         self.leave(tenant, job)
-        if tenant in self._jobs:
-            self._jobs.move_to_end(tenant)
+        if tenant in self._lines:
+            self._lines.move_to_end(tenant)
         return job

@@ -244,6 +244,39 @@ async def test_who_leaves_while_waiting_costs_nothing(gate: Gate) -> None:
     assert ["#0"] == gate.decoded
 
 
+async def test_who_leaves_while_a_process_starts_leaves_it_to_the_next() -> None:
+    async with running() as pool:
+        what = file("#1")
+        leaver = asyncio.ensure_future(check(pool, what))
+        await until(lambda: pool.num_waiting == 0 and len(workers()) == 1, "a process starts for it")
+        starting = workers()
+        leaver.cancel()
+        await asyncio.wait([leaver])
+        what.file.close()
+        await check(pool, file("#2"))
+        assert starting == workers()
+
+
+async def test_what_the_engine_waits_for_is_decoded_before_what_is_to_be_checked(
+    monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    monkeypatch.setattr(pool_module, "MAX_WAITING_PER_TENANT", 3)
+    async with running(command=gate.command) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(check(pool, file("#0")))
+        await gate.reached()
+        for number in range(1, 4):
+            tasks.create_task(check(pool, file(f"#{number}")))
+        await asyncio.sleep(0)
+        wanted = [tasks.create_task(pool.pixels(file(name), tenant="a", bounds=BOUNDS)) for name in ("#8", "#9")]
+        await asyncio.sleep(0)
+        assert 5 == pool.num_waiting
+        gate.open()
+        for task in wanted:
+            (await task).close()
+
+    assert ["#0", "#8", "#9", "#1", "#2", "#3"] == gate.decoded
+
+
 async def test_who_leaves_while_being_decoded_leaves_a_process_that_works(gate: Gate) -> None:
     async with running(command=gate.command) as pool:
         for ask in (check(pool, file("#0")), pool.pixels(file("#0"), tenant="a", bounds=BOUNDS)):

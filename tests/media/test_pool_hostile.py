@@ -261,6 +261,8 @@ SAYS = "decoder._send = lambda channel, answer, file, true=decoder._send: true(c
         ("check", SAYS % "'width': -1"),
         ("check", SAYS % "'width': '23'"),
         ("check", SAYS % "'num_bytes': 1.5"),
+        ("check", SAYS % "'content_hash': 'ab'"),
+        ("check", SAYS % "'content_hash': None"),
         (
             "check",
             "decoder._send = lambda channel, answer, file, true=decoder._send: true(channel, answer, os.dup(1) if answer else None)",
@@ -270,6 +272,10 @@ SAYS = "decoder._send = lambda channel, answer, file, true=decoder._send: true(c
         ("pixels", SAYS % "'height': 1 << 40"),
         ("pixels", PIXELS + "None"),
         ("pixels", PIXELS + "os.memfd_create('pixels')"),
+        (
+            "pixels",
+            PIXELS + "(plain := os.dup(decoder.tempfile.TemporaryFile().fileno()), os.write(plain, bytes(23 * 17 * 3)))[0]",
+        ),
         ("pixels", PIXELS + "(unsealed := os.memfd_create('pixels'), os.write(unsealed, bytes(23 * 17 * 3)))[0]"),
     ],
 )
