@@ -36,7 +36,8 @@ from server.tenancy.isolation import CacheSalts
 from server.tenancy.operators import OperatorKeys
 
 MAX_RECEIVED_BYTES: Final = 256 * 1024
-"""In one turn of the event loop, of all connections that have much to say."""
+TURNS_OF_RECEIVING: Final = 8
+"""So much is read, of all connections that have much to say, in so many turns of the event loop; a token takes about as many."""
 
 
 class Gateway:
@@ -58,7 +59,7 @@ class Gateway:
         self.schemas = SchemaLibrary()
         self.recorder = Recorder()
         self.recorder.watch_admission(self._figures)
-        self.receiving = LoopTurns(MAX_RECEIVED_BYTES)
+        self.receiving = LoopTurns(MAX_RECEIVED_BYTES, every=TURNS_OF_RECEIVING)
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
         self.opened = asyncio.Event()

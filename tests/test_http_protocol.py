@@ -231,6 +231,7 @@ BEGINNING = HEAD + b"a" * (32 * 1024)
 def connections(number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[HttpProtocol], list[Sender]]:
     """Of one gateway, one of whose turns takes one `BEGINNING`."""
     monkeypatch.setattr("server.gateway.MAX_RECEIVED_BYTES", len(BEGINNING))
+    monkeypatch.setattr("server.gateway.TURNS_OF_RECEIVING", 1)
     senders = [Sender() for _ in range(number)]
     protocols = [protocol_with(senders[0])]
     config = protocols[0].config

@@ -54,10 +54,10 @@ async def test_work_that_asks_for_more_gets_a_later_turn() -> None:
     assert 4 == len(set(when)) == len(when)
 
 
-@given(sizes=st.lists(st.integers(1, 2 * MOST), max_size=60), pauses=st.sets(st.integers(0, 60)))
-def test_no_turn_has_more_than_it_may(sizes: list[int], pauses: set[int]) -> None:
+@given(sizes=st.lists(st.integers(1, 2 * MOST), max_size=60), pauses=st.sets(st.integers(0, 60)), every=st.integers(1, 4))
+def test_no_turn_has_more_than_it_may(sizes: list[int], pauses: set[int], every: int) -> None:
     async def run() -> None:
-        turns, done, num_turns = LoopTurns(MOST), list[tuple[int, int]](), 0
+        turns, done, num_turns = LoopTurns(MOST, every=every), list[tuple[int, int]](), 0
 
         def work(size: int) -> None:
             done.append((num_turns, size))
@@ -69,12 +69,13 @@ def test_no_turn_has_more_than_it_may(sizes: list[int], pauses: set[int]) -> Non
                 await asyncio.sleep(0)
         while len(done) < len(sizes):
             before = len(done)
-            num_turns += 1
-            await asyncio.sleep(0)
+            for _ in range(every):
+                num_turns += 1
+                await asyncio.sleep(0)
             assert before < len(done), "a turn was let pass"
         assert sizes == [size for _, size in done]
         for turn in range(num_turns + 1):
-            of_turn = [size for when, size in done if when == turn]
+            of_turn = [size for when, size in done if turn <= when < turn + every]
             assert len(of_turn) <= 1 or sum(of_turn) <= MOST
 
     asyncio.run(run())

@@ -96,6 +96,11 @@ def jpeg_of_scans() -> bytes:
     return data[:-2] + last_scan * 2000 + data[-2:]
 
 
+def png_of_chunks(num: int = 1_500_000) -> bytes:
+    """A PNG with so many chunks without anything in them, each of which is looked at: seconds of work."""
+    return plain()[:33] + chunk(b"aaAa", b"") * num + plain()[33:]
+
+
 def gif_of_frames(num: int = 10_000) -> bytes:
     """A GIF of so many frames."""
     file = saved(picture("P"), "GIF")
@@ -169,6 +174,7 @@ REFUSED = {
     "a PNG one pixel wide": (partial(png_header, 1, 50_000_001), "too many bytes or pixels", "`50000001` pixels"),
     "a JPEG of 65,535 squared": (partial(jpeg_of, 65535, 65535), "too many bytes or pixels", "more than `50000000` pixels"),
     "a JPEG of 0 x 0": (partial(jpeg_of, 0, 0), "truncated or corrupt", "`JPEG` file"),
+    "a JPEG of 2,000 scans": (jpeg_of_scans, "a JPEG of too many scans", "goes over its pixels `2006` times"),
     "a GIF with a huge frame": (gif_of_a_huge_frame, "too many bytes or pixels", "more than `50000000` pixels"),
     "a WebP with a huge canvas": (partial(webp_canvas, 16384, 16384), "too many bytes or pixels", "`16384` x `16384`"),
     "a PNG with a wrong sum": (partial(changed, b"IDAT"), "truncated or corrupt", "`PNG` file"),

@@ -239,6 +239,8 @@ def open_internet(folder: Path) -> Iterator[Internet]:
 
     async def noted(self: Any, host: str, port: int, *rest: Any, **options: Any) -> Any:
         internet.dialled.append((host, port))
+        if host not in (PUBLIC, OTHER):
+            raise httpcore.ConnectError("the test has no other internet")
         return await dial(self, host, port, *rest, **options)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -160,3 +160,11 @@ NO_BASE64 = {
     "lifted:00000000000000000000000000000000:0": "`:`",
 }
 """Base64 that is none, and what its error says; the same with white space behind it."""
+
+PIECES = (
+    "http://", "https://", "HTTP:", "//", "/", "\\", "@", ":", "[", "]", "%", "%25", "%00", ".", "..", "::", "::1", "#", "?", "&", "=", ";",
+    "127", "0x7f", "0177", "1", "0", "-", "_", "~", "*", "$", "'", '"', "\t", "\r\n", "\0", "。", "．", "①", "\u200b", "\u202e", "é",
+    "localhost", "loop", "img", "other", "private", "six", ".test", "u:p@", "data:", "base64,", "file:", "404", "html", "to-loopback",
+    "xn--", "ⓛⓞⓞⓟ", "x" * 70,
+)  # fmt: skip
+"""What URLs are made of, and what they should not be made of."""

@@ -7,6 +7,7 @@ processes are those that were there before; another tenant's image is answered r
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -110,6 +111,42 @@ def test_a_name_is_resolved_once_and_that_address_is_connected_to(
     strict.taken(lambda: raw(part(strict.internet.url(f"http://{kind}-$n.test:$port/{path}", next(NUMBERS)))), files.SIZE)
     assert [1, 1] == list(strict.internet.names.asked.values())
     assert [(PUBLIC, strict.internet.port)] * 2 == dialled
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_no_proxy_of_the_environment_is_asked(
+    strict: Place, dialled: list[Any], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, strict.internet.url("http://127.0.0.1:$port"))
+    strict.taken(lambda: raw(part(strict.internet.url("http://img.test:$port/good"))), files.SIZE)
+    assert [(PUBLIC, strict.internet.port)] * 2 == dialled
+
+
+def sweep(place: Place, seed: int, num: int) -> None:
+    """URLs put together from what URLs are made of: none leads anywhere but to the public site, and each has its answer."""
+    randomly = random.Random(seed)
+    pieces = [*urls.PIECES, *urls.PRIVATE_HOSTS, f":{place.internet.port}"]
+
+    def url() -> str:
+        return randomly.choice(["http://", "https://", ""]) + "".join(randomly.choices(pieces, k=randomly.randint(1, 6)))
+
+    for _ in range(0, num, 20):
+        for answer in place.ask(place.hostile, *(raw(part(url())) for _ in range(20))):
+            assert answer.status in (400, 422)
+            assert PART == answer.error["param"]
+            assert len(answer.error["message"]) < 400
+        place.check_private()
+    place.check_well()
+
+
+def test_urls_put_together_at_random_lead_nowhere(strict: Place) -> None:
+    sweep(strict, seed=1, num=200)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_many_urls_put_together_at_random_lead_nowhere(strict: Place, seed: int) -> None:
+    sweep(strict, seed, num=2000)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +264,10 @@ def test_another_kind_of_part_is_named(strict: Place, kind: str) -> None:
     "value", [None, 5, True, [], {}, {"url": None}, {"url": 5}, {"url": ["http://127.0.0.1/"]}, {"url": "x", "detail": "x"}]
 )
 def test_an_image_url_that_is_none_is_named(strict: Place, value: Any) -> None:
-    (answer,) = strict.ask(strict.ample, raw({"type": "image_url", "image_url": value}))
-    assert 400 == answer.status
-    assert answer.error["param"].startswith(f"{PART}.image_url")
-    check_message(answer, "")
+    for answer in strict.both(strict.ample, lambda: raw({"type": "image_url", "image_url": value})):
+        assert 400 == answer.status
+        assert answer.error["param"].startswith(f"{PART}.image_url")
+        check_message(answer, "")
 
 
 WRONG_PLACES: list[Callable[[str], dict[str, Any]]] = [
@@ -252,18 +289,20 @@ def test_a_data_url_where_none_belongs_is_a_string_as_any(strict: Place, place: 
     """Short, it is never lifted; so the long one's answer, too, may speak of nothing but what was sent."""
     statuses = []
     for length in (2_000, LIFTED_CHARS):
-        (answer,) = strict.ask(strict.ample, raw(**place(in_base64(b"x", lifted=False).ljust(length, "A"))))
-        statuses.append(answer.status)
-        if answer.status != 200:
-            assert (True, False) == (len(answer.error["message"]) < 400, "lifted:" in answer.error["message"]), answer.body
-    assert statuses[0] == statuses[1] in (200, 400, 404)
+        url = in_base64(b"x", lifted=False).ljust(length, "A")
+        for answer in strict.both(strict.ample, lambda url=url: raw(**place(url))):
+            statuses.append(answer.status)
+            if answer.status != 200:
+                assert (True, False) == (len(answer.error["message"]) < 400, "lifted:" in answer.error["message"]), answer.body
+    assert [statuses[0]] * 4 == statuses
+    assert statuses[0] in (200, 400, 404)
 
 
 def test_a_mistake_behind_an_image_is_found_where_it_was_sent(strict: Place) -> None:
-    sent = raw(part(in_base64(files.plain(), lifted=True)))
-    (answer,) = strict.ask(strict.ample, sent[:-1] + b", x}")
-    assert (400, None) == (answer.status, answer.error["param"])
-    assert f"(byte {len(sent) + 1})" in answer.error["message"]
+    sent = raw(part(in_base64(files.plain(), lifted=True)))[:-1] + b", x: 1}"
+    for answer in strict.both(strict.ample, lambda: sent):
+        assert (400, None) == (answer.status, answer.error["param"])
+        assert f"(byte {sent.index(b' x: 1') + 1})" in answer.error["message"]
 
 
 def test_a_forged_reference_is_what_it_says(strict: Place) -> None:
@@ -294,7 +333,7 @@ def test_a_site_that_takes_its_time_is_given_up(hasty: Place, url: str) -> None:
 
 
 def test_a_file_that_takes_long_to_decode_takes_its_process_with_it_and_nobody_else(hasty: Place) -> None:
-    file = in_base64(files.jpeg_of_scans(), lifted=False)
+    file = in_base64(files.png_of_chunks(), lifted=False)
     before, hasty.workers = set(hasty.workers), []
     (answer,) = hasty.ask(hasty.customer(), raw(part(file)))
     assert (422, PART) == (answer.status, answer.error["param"])
@@ -314,11 +353,11 @@ def test_twenty_hostile_requests_at_once_leave_a_neighbour_alone(hasty: Place) -
     bodies += [
         raw(part(data_url(files.REFUSED[name][0]()))) for name in ("the PNG bomb", "a PNG with a zTXt bomb", "HTML", "a cut PNG")
     ]
-    bodies += [raw(part(data_url(files.jpeg_of_scans()))), raw(part(ask("http://127.0.0.1:$port/")))]
+    bodies += [raw(part(data_url(files.png_of_chunks()))), raw(part(ask("http://127.0.0.1:$port/")))]
     bodies += [raw(*[part(f"http://img-{next(NUMBERS)}.test:{hasty.internet.port}/drips") for _ in range(64)]) for _ in range(3)]
     assert 20 == len(bodies)
     with hasty.neighbour.stream("long story") as pieces, ThreadPoolExecutor(1) as threads:
-        hostile = threads.submit(hasty.ask, hasty.hostile, *bodies)
+        hostile = threads.submit(hasty.ask, hasty.ample, *bodies)
         while not hostile.done():
             assert 200 == hasty.neighbour.chat(**body(good())).status
         assert {400, 422} == {answer.status for answer in hostile.result()}
