@@ -222,6 +222,7 @@ def test_other_spellings_of_a_data_url_are_the_same_image(strict: Place, change:
         ({"max_image_bytes": 100}, data_url(files.plain()), 422, "more than `100`"),
         ({"max_pixels": 390}, "http://img.test:$port/good", 422, "`23` x `17` = `391` pixels, more than `390`"),
         ({"max_total_bytes": 100}, data_url(files.plain()), 400, "more than 100 bytes together"),
+        ({"max_total_pixels": 390}, data_url(files.plain()), 400, "more than 390 pixels together"),
         ({"max_images": 0}, data_url(files.plain()), 400, "a request may have 0"),
     ],
 )  # fmt: skip
@@ -384,7 +385,7 @@ def test_what_is_said_here_is_what_is_documented() -> None:
         "a part of another type",
         "too many images",
         "a host, or URLs at all, that the tenant may not use",
-        "together too many bytes",
+        "together too many bytes or pixels",
     }
     here[422] |= {urls.NOT_PUBLIC, "base64 that is none", "too long to decode", "a redirect"}
     assert here[400] == documented[400] - ELSEWHERE
