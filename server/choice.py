@@ -22,7 +22,7 @@ from server.calls import CallFault, CallGate
 from server.clock import Clock
 from server.context import Tenant
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
-from server.errors import EngineDeadError, EngineError, InvalidRequestError, InvalidToolCallError, MediaError
+from server.errors import EngineDeadError, EngineError, GatewayError, InvalidToolCallError
 from server.events import ContentDelta, FinishReason
 from server.grammar.base import Grammar, Shape
 from server.job import Job, Output
@@ -131,8 +131,9 @@ class Choice:
                         if self._gate.fault is not None:
                             break
                 request = await self._request_again()
-        except (InvalidRequestError, MediaError):
-            self._refused()
+        except GatewayError as error:
+            if not isinstance(error, EngineError | EngineDeadError):
+                self._refused()
             raise
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():

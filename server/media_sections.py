@@ -36,10 +36,10 @@ class MediaSettings(Section):
 
     One request may have `max_images`, of `max_image_bytes` and `max_pixels` each, `max_total_bytes` and `max_total_pixels`
     together; tenants may have lower bounds. The engine is shown a request's images all at once, decoded: four bytes a pixel. They
-    are decoded in `workers` processes, for at most `decode_timeout_s` each. URLs are fetched from `ports` alone,
-    `max_fetches_per_tenant` at once, within `fetch_timeout_s` each, following `max_redirects`. Addresses that are not public are
-    refused unless they are in `allowed_networks`. `url_cache_bytes`: how much of what was fetched is kept for the tenant's cache
-    group, each for `url_cache_ttl_s`; 0 keeps nothing.
+    are decoded in `workers` processes, all but one of which one tenant may have; one image may take `decode_timeout_s` of a
+    processor. URLs are fetched from `ports` alone, `max_fetches_per_tenant` at once, within `fetch_timeout_s` each, following
+    `max_redirects`. Addresses that are not public are refused unless they are in `allowed_networks`. `url_cache_bytes`: how much
+    of what was fetched is kept for the tenant's cache group, each for `url_cache_ttl_s`; 0 keeps nothing.
     """
 
     max_images: int = Field(default=64, ge=0)
@@ -47,7 +47,7 @@ class MediaSettings(Section):
     max_total_bytes: Count = 48 * 1024 * 1024
     max_pixels: int = Field(default=50_000_000, ge=1, le=400_000_000)
     max_total_pixels: Count = 250_000_000
-    workers: int = Field(default=2, ge=1, le=64)
+    workers: int = Field(default=3, ge=1, le=64)
     decode_timeout_s: float = Field(default=10.0, gt=0)
     ports: list[Port] = [80, 443]
     allowed_networks: list[Network] = []

@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from PIL import Image as PillowImage
 from vllm.exceptions import VLLMClientError
@@ -29,8 +30,8 @@ from server.errors import EngineError, GatewayError
 from server.images import Image, ImageRule, Pixels, PlacedImage
 
 MODALITY: Final = "image"
-NUM_DECODED_AT_ONCE: Final = 2
-"""Requests that hold decoded images: one is processed, and the next is decoded meanwhile."""
+NUM_DECODED_AT_ONCE: Final = 3
+"""Requests that hold decoded images, one of a cache group at most: one is processed, and others are decoded meanwhile."""
 _PROBES: Final = ((1, 1), (57, 30), (29, 400))  # (width, height) in pixels
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class VllmMedia:
         text = processor.dummy_inputs.get_dummy_text({MODALITY: 1})
         self._placeholder = list(renderer.get_tokenizer().encode(text, add_special_tokens=False))
         self._room = asyncio.Semaphore(NUM_DECODED_AT_ONCE)
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def engine_input(self, request: EngineRequest, *, resend: bool = False) -> Any:
         """The prompt with its images as vLLM's rendered input.
@@ -60,7 +62,7 @@ class VllmMedia:
         """
         images = [placed.image for placed in request.media]
         try:
-            rendered = await self._rendered(images, resend)
+            rendered = await self._rendered(images, resend, self._rooms.setdefault(request.cache_salt, asyncio.Semaphore()))
         except (GatewayError, VLLMClientError):
             raise
         except Exception as error:
@@ -76,23 +78,26 @@ class VllmMedia:
                 return False
         return True
 
-    async def _rendered(self, images: Sequence[Image], resend: bool) -> Any:
+    async def _rendered(self, images: Sequence[Image], resend: bool, room: asyncio.Semaphore) -> Any:
         fresh = images if resend else [image for image in images if not self._is_cached(image)]
         try:
-            return await self._decoded_and_processed(images, fresh)
+            return await self._decoded_and_processed(images, fresh, room)
         except ValueError:
             if len(fresh) == len(images):
                 raise
         # Dropped from the cache since.
-        return await self._decoded_and_processed(images, images)
+        return await self._decoded_and_processed(images, images, room)
 
     def _is_cached(self, image: Image) -> bool:
         cache = self._renderer.mm_processor_cache
         return cache is not None and cache.is_cached_item(image.content_hash)
 
-    async def _decoded_and_processed(self, images: Sequence[Image], fresh: Sequence[Image]) -> Any:
-        """vLLM's rendering of `images`, of which `fresh` are decoded. Raises `ValueError` where another is not cached."""
-        async with self._room if fresh else nullcontext():
+    async def _decoded_and_processed(self, images: Sequence[Image], fresh: Sequence[Image], room: asyncio.Semaphore) -> Any:
+        """vLLM's rendering of `images`, of which `fresh` are decoded once there is `room` for one more of the cache group's.
+
+        Raises `ValueError` where another is not cached.
+        """
+        async with room if fresh else nullcontext(), self._room if fresh else nullcontext():
             different = {image.content_hash: image for image in fresh}
             pictures = {content_hash: await self._picture(image) for content_hash, image in different.items()}
             hashes = [image.content_hash for image in images]

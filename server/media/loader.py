@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from server.clock import Clock
 from server.context import Tenant
 from server.errors import GatewayError, InvalidRequestError, MediaError
 from server.held import HeldBytes
-from server.images import Image
+from server.images import Image, Pixels
 from server.media.fetch import Fetcher
 from server.media.pool import Bounds, Checked, DecodePool
 from server.media.resolver import Resolve
@@ -27,7 +26,6 @@ from server.media_sections import MediaSettings
 from server.payload import Payload, PayloadFile
 from server.quoting import cut
 
-CLOSED_AT_ONCE_BYTES: Final = 4_000_000
 MAX_GATHERED_BYTES: Final = 1024 * 1024
 """Fetched files of no more are copied into one, on the event loop: a gateway runs out of descriptors before it does of bytes."""
 
@@ -51,14 +49,12 @@ class LoadedImages:
         self.by_path: dict[str, Image] = {}
         self._files: list[PayloadFile] = []
         self._gathered: PayloadFile | None = None
-        self._num_bytes = 0
         self._num_fetched_bytes = 0
         self._held = held
         self._tenant = tenant
 
     def keep(self, payload: Payload) -> Payload:
         """Close the payload's file with the rest."""
-        self._num_bytes += payload.num_bytes
         self._files.append(payload.file)
         return payload
 
@@ -87,23 +83,15 @@ class LoadedImages:
 
     def close(self) -> None:
         """Give the memory back. May be called twice."""
-        num_bytes, self._num_bytes = self._num_bytes, 0
         num_fetched_bytes, self._num_fetched_bytes = self._num_fetched_bytes, 0
         files, self._files = self._files, []
         self._held.give(self._tenant, num_fetched_bytes)
-        if num_bytes > CLOSED_AT_ONCE_BYTES:  # the system takes a millisecond for each six megabytes
-            with suppress(RuntimeError):  # no loop, no hurry
-                asyncio.get_running_loop().run_in_executor(None, _close, files)
-                return
-        _close(files)
+        for file in files:
+            file.close()
 
     def __del__(self) -> None:
-        self.close()
-
-
-def _close(files: list[PayloadFile]) -> None:
-    for file in files:
-        file.close()
+        if self._num_fetched_bytes:  # the files close themselves
+            self._held.forget(self._tenant, self._num_fetched_bytes)
 
 
 class _Caps(NamedTuple):
@@ -139,7 +127,7 @@ class _Request:
         ):
             if found > most:
                 raise InvalidRequestError(
-                    f"the images of this request have more than {most} {unit} together; send fewer or smaller"
+                    f"with it the request's images have `{found}` {unit}, more than `{most}` together; send fewer or smaller"
                 )
 
 
@@ -183,11 +171,7 @@ class MediaLoader:
         caps = self._caps(tenant)
         if len(sources) > caps.max_images:
             self._on_image("refused")
-            param = sources[caps.max_images].param
-            raise InvalidRequestError(
-                f"`{param}` is image {caps.max_images + 1} of {len(sources)}; a request may have {caps.max_images}: send fewer",
-                param=param,
-            )
+            raise _too_many(sources[caps.max_images].param, len(sources), caps.max_images)
         loaded = LoadedImages(self._held, tenant.name)
         request = _Request(loaded, payloads, tenant, scope, caps, asyncio.Semaphore(NUM_AT_ONCE))
         by_url: dict[str, list[str]] = {}
@@ -214,11 +198,17 @@ class MediaLoader:
             request.count(checked)
         except GatewayError as error:
             self._on_image("failed" if isinstance(error, MediaError) else "refused")
-            error.param = params[0]
-            error.message = f"`{params[0]}`: {error.message}"
+            _named(error, params[0])
             raise
+
+        async def pixels() -> Pixels:
+            try:
+                return await self._pool.pixels(payload, tenant=request.tenant.name, bounds=bounds)
+            except GatewayError as error:
+                _named(error, params[0])
+                raise
+
         self._on_image("loaded")
-        pixels = partial(self._pool.pixels, payload, tenant=request.tenant.name, bounds=bounds)
         image = Image(checked.width, checked.height, checked.content_hash, pixels)
         request.loaded.by_path |= dict.fromkeys(params, image)
 
@@ -249,6 +239,20 @@ class MediaLoader:
                 )
             )
         )
+
+
+def _too_many(param: str, num_images: int, most: int) -> InvalidRequestError:
+    if most == 0:
+        return InvalidRequestError(f"`{param}` is an image; none are taken from this tenant: send text", param=param)
+    return InvalidRequestError(
+        f"`{param}` is image `{most + 1}` of `{num_images}`; a request may have `{most}`: send fewer", param=param
+    )
+
+
+def _named(error: GatewayError, param: str) -> None:
+    """Let `error` say which part it is about."""
+    error.param = param
+    error.message = f"`{param}`: {error.message}"
 
 
 async def _all(works: Iterable[Coroutine[None, None, None]]) -> None:

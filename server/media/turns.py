@@ -8,7 +8,8 @@ Must not: grow without bound. Everything here is synchronous.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import sys
+from collections import Counter, OrderedDict
 from typing import Generic, TypeVar
 
 from server.errors import RateLimitError
@@ -30,10 +31,15 @@ class _Line(Generic[J]):
 
 
 class Turns(Generic[J]):
-    """Jobs that wait, in each tenant's own order, the urgent ones first; at most `max_waiting` others of each."""
+    """Jobs that wait, in each tenant's own order, the urgent ones first; at most `max_waiting` others of each.
 
-    def __init__(self, max_waiting: int) -> None:
+    `max_at_once`: so many jobs of one tenant may be under way: what one sends can't take everything, however long it takes.
+    """
+
+    def __init__(self, max_waiting: int, max_at_once: int = sys.maxsize) -> None:
         self._max_waiting = max_waiting
+        self._max_at_once = max_at_once
+        self._under_way: Counter[str] = Counter()
         self._lines: OrderedDict[str, _Line[J]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -62,12 +68,20 @@ class Turns(Generic[J]):
             del self._lines[tenant]
 
     def take(self) -> J | None:
-        """The job whose turn it is, which waits no more; None where none waits."""
-        if not self._lines:
+        """The job whose turn it is, under way from now on; None where none may be."""
+        found = next((of for of in self._lines.items() if self._under_way.get(of[0], 0) < self._max_at_once), None)
+        if found is None:
             return None
-        tenant, line = next(iter(self._lines.items()))
+        tenant, line = found
         job = next(iter(line.urgent or line.others))
         self.leave(tenant, job)
+        self._under_way[tenant] += 1
         if tenant in self._lines:
             self._lines.move_to_end(tenant)
         return job
+
+    def end(self, tenant: str) -> None:
+        """One of the tenant's jobs is under way no more."""
+        self._under_way[tenant] -= 1
+        if not self._under_way[tenant]:
+            del self._under_way[tenant]

@@ -28,7 +28,7 @@ MAX_ANSWER_BYTES: Final = 16 * 1024
 MAX_FILES: Final = 4
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _FLAGS: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_PROGRAM: Final = "import sys; sys.path[:0] = sys.argv[1:]; from server.media.decoder import main; main()"
+_PROGRAM: Final = "import sys; sys.path += sys.argv[1:]; from server.media.decoder import main; main()"
 
 
 class WorkerDiedError(Exception):

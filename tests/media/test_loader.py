@@ -143,7 +143,7 @@ async def test_images_are_bounded_together_by_their_bytes_and_their_pixels(what:
     tenant = Tenant("t", media=MediaLimits(**bound)) if of_tenant else TENANT
     async with running(**({} if of_tenant else bound)) as (loader, _):
         (await loader.load(sources(*urls[:2]), {}, tenant, SCOPE)).close()
-        with pytest.raises(InvalidRequestError, match=f"more than {most} {what} together; send fewer or smaller"):
+        with pytest.raises(InvalidRequestError, match=f"`[0-9]+` {what}, more than `{most}` together; send fewer or smaller"):
             await loader.load(sources(*urls), {}, tenant, SCOPE)
 
 

@@ -93,11 +93,11 @@ REFUSED = {
     "http://img.test\\@127.0.0.1:$port/": (NO_URL, "backslashes"),
     "http:\\\\127.0.0.1:$port/": (NO_URL, "backslashes"),
     "http://127.0.0.1\t:$port/": (NO_URL, "don't print"),
-    "\thttp://img.test/": (NO_URL, "don't print"),
-    " http://img.test/": (NO_URL, "spaces"),
+    "\thttp://img.test/": (NO_URL, "blanks at"),
+    " http://img.test/": (NO_URL, "blanks at"),
     "http://img.test/a b": (NO_URL, "spaces"),
     "http://img.test/\r\nHost: 127.0.0.1\r\n\r\nGET /secret": (NO_URL, "don't print"),
-    "http://img.test/ HTTP/1.1\r\nX: ": (NO_URL, "spaces"),
+    "http://img.test/ HTTP/1.1\r\nX: ": (NO_URL, "blanks at"),
     "ht\ntp://img.test/": (NO_URL, "don't print"),
     "http://img.test/\0": (NO_URL, "don't print"),
     "http://img\u200b.test/": (NO_URL, "don't print"),
@@ -113,7 +113,7 @@ REFUSED = {
     "data:base64,iVBORw0KGgo=": ("`data:` without base64", "without base64"),
     "data:image/png;base64;charset=utf-8,iVBORw0KGgo=": ("`data:` without base64", "without base64"),
     "data:" + "x" * 100_000: ("`data:` without base64", "without base64"),
-    " data:image/png;base64,iVBORw0KGgo=": (NO_URL, "spaces"),
+    " data:image/png;base64,iVBORw0KGgo=": (NO_URL, "blanks at"),
 }
 """400, before anything is looked up: what the documentation calls it, and what its error says."""
 

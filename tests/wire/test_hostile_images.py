@@ -221,9 +221,9 @@ def test_other_spellings_of_a_data_url_are_the_same_image(strict: Place, change:
         ({"max_image_bytes": 100}, "http://img.test:$port/good", 422, "larger than the `100` bytes"),
         ({"max_image_bytes": 100}, data_url(files.plain()), 422, "more than `100`"),
         ({"max_pixels": 390}, "http://img.test:$port/good", 422, "`23` x `17` = `391` pixels, more than `390`"),
-        ({"max_total_bytes": 100}, data_url(files.plain()), 400, "more than 100 bytes together"),
-        ({"max_total_pixels": 390}, data_url(files.plain()), 400, "more than 390 pixels together"),
-        ({"max_images": 0}, data_url(files.plain()), 400, "a request may have 0"),
+        ({"max_total_bytes": 100}, data_url(files.plain()), 400, "bytes, more than `100` together"),
+        ({"max_total_pixels": 390}, data_url(files.plain()), 400, "pixels, more than `390` together"),
+        ({"max_images": 0}, data_url(files.plain()), 400, "none are taken from this tenant"),
     ],
 )  # fmt: skip
 def test_what_a_tenant_may_not_have(strict: Place, dialled: list[Any], settings: Any, url: str, status: int, says: str) -> None:
