@@ -132,8 +132,7 @@ class Choice:
                             break
                 request = await self._request_again()
         except GatewayError as error:
-            if not isinstance(error, EngineError | EngineDeadError):
-                self._refused()
+            self._refused(error)
             raise
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
@@ -154,10 +153,10 @@ class Choice:
             record.admitted_s = now_s
             record.num_input_tokens = len(self._plan.prompt.token_ids)
 
-    def _refused(self) -> None:
-        """The engine did not take what it was asked: nothing costs, unless another choice was begun."""
+    def _refused(self, error: GatewayError) -> None:
+        """The engine did not take what it was asked, or never was: nothing costs, unless it failed, or another choice was begun."""
         record = self._record
-        if record.first_token_s is None:
+        if record.first_token_s is None and not isinstance(error, EngineError | EngineDeadError):
             record.admitted_s = None
             record.num_input_tokens = 0
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from server.clock import Clock
@@ -200,17 +201,17 @@ class MediaLoader:
             self._on_image("failed" if isinstance(error, MediaError) else "refused")
             _named(error, params[0])
             raise
-
-        async def pixels() -> Pixels:
-            try:
-                return await self._pool.pixels(payload, tenant=request.tenant.name, bounds=bounds)
-            except GatewayError as error:
-                _named(error, params[0])
-                raise
-
         self._on_image("loaded")
+        pixels = partial(self._pixels, payload, request.tenant.name, bounds, params[0])
         image = Image(checked.width, checked.height, checked.content_hash, pixels)
         request.loaded.by_path |= dict.fromkeys(params, image)
+
+    async def _pixels(self, payload: Payload, tenant: str, bounds: Bounds, param: str) -> Pixels:
+        try:
+            return await self._pool.pixels(payload, tenant=tenant, bounds=bounds)
+        except GatewayError as error:
+            _named(error, param)
+            raise
 
     async def _payload(self, request: _Request, url: str) -> Payload:
         """The file at `url`, wherever that is."""

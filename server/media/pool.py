@@ -225,6 +225,7 @@ class DecodePool:
                     worker = await self._work(job, worker)
                 finally:
                     self._turns.end(job.tenant)
+                    del job  # which holds a payload, and the next may be long in coming
         finally:
             if worker is not None:
                 await worker.end()

@@ -318,7 +318,9 @@ async def test_pixels_that_come_as_their_caller_leaves_are_given_back() -> None:
 async def test_nothing_is_left_at_the_end(gate: Gate) -> None:
     before = num_open()
     async with running(2, command=gate.command) as pool:
-        asks = [asyncio.ensure_future(check(pool, file("#0"), scope=bytes([number]))) for number in range(5)]
+        asks = [
+            asyncio.ensure_future(check(pool, file("#0"), tenant="ab"[number % 2], scope=bytes([number]))) for number in range(5)
+        ]
         await until(lambda: len(gate.decoded) == 2, "both processes are busy")
         processes = workers()
         assert 2 == len(processes)

@@ -243,7 +243,7 @@ def test_more_images_than_may_be_are_refused_before_any_is_looked_at(
     strict: Place, dialled: list[Any], url: str, num: int
 ) -> None:
     parts = [part(strict.internet.url(url, number)) for number in range(num)]
-    strict.refused(lambda: raw(*parts), 400, f"is image 65 of {num}", "messages[0].content[65]")
+    strict.refused(lambda: raw(*parts), 400, f"is image `65` of `{num}`", "messages[0].content[65]")
     assert ({}, []) == (strict.internet.names.asked, dialled)
 
 
