@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import warnings
-from contextlib import suppress
 from typing import Final
 
 from PIL import GifImagePlugin, Image, ImageOps, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
@@ -75,8 +74,12 @@ def _decode(data: bytes, kind: str, max_pixels: int) -> Image.Image:
         image.load()
         _check_size(image.size, max_pixels)
         _correct_transparency(image, stored_as)
-        with suppress(Exception):  # orientation in metadata that is broken is none
+        try:
             ImageOps.exif_transpose(image, in_place=True)
+        except MemoryError:  # or it would be of another size the next time
+            raise
+        except Exception:  # noqa: BLE001, S110 - orientation in metadata that is broken is none
+            pass
         return _in_colour(image)
 
 

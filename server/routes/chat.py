@@ -39,8 +39,8 @@ async def create_chat_completion(request: Request) -> Response:
     gateway.check_ready()
     async with gateway.answers.open(request.scope["state"]):
         body = await read_body(request.stream())
-    with ExitStack() as held:  # what is not answered holds nothing
-        held.callback(body.close)
+    with ExitStack() as files:  # what is not answered holds nothing
+        files.callback(body.close)
         wanted, sources = _parsed(body, ignore_reserved=gateway.ignores_reserved_fields)
         if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
             log.debug("unknown_fields_ignored", request_id=request.state.request_id, fields=unknown)
@@ -52,17 +52,17 @@ async def create_chat_completion(request: Request) -> Response:
         gateway.precheck(context.tenant, model, request.state.headers)
         if sources:
             generator.check_takes_images(model, sources[0].param)
-        held.pop_all()
+        files.pop_all()
 
     async def begin() -> tuple[Generation, ChatShape]:
-        with ExitStack() as held:
-            held.callback(body.close)
+        with ExitStack() as files:
+            files.callback(body.close)
             schemas = await schemas_of(wanted, len(body.json), gateway.schemas)
             images = await _images(gateway, sources, body, context.tenant)
             if images is not None:
-                held.callback(images.close)
+                files.callback(images.close)
             generation = await generator.prepare(job_of(wanted, schemas, context, model, request.state.arrived_s, images))
-            held.pop_all()
+            files.pop_all()
         request.state.record = record = generation.record
         request.state.headers = generation.headers
         shape = ChatShape(model.name, generator.clock.unix_s(), record, generator.engine.vocabulary, model.reasoning_fields)

@@ -49,10 +49,15 @@ class Place:
         self.warm_up()
 
     def warm_up(self) -> None:
-        """Have all decoding processes at work."""
+        """Have all decoding processes at work: it takes two tenants, as none gets them all."""
+        friends = (self.neighbour, self.house.tenant("friend"))
+
+        def ask(friend: Customer) -> int:
+            return friend.chat(**body(*(good() for _ in range(8)))).status
 
         def both_at_work() -> bool:
-            assert 200 == self.neighbour.chat(**body(*(good() for _ in range(8)))).status
+            with ThreadPoolExecutor(len(friends)) as threads:
+                assert [200, 200] == list(threads.map(ask, friends))
             self.workers = workers()
             return len(self.workers) == 2
 

@@ -157,7 +157,7 @@ REDIRECTS: dict[str, tuple[Respond, int, str]] = {
     "to-number": (_redirect("http://2130706433:$port/secret", "308 Again"), 1, "is not a public address"),
     "to-slashes": (_redirect("//127.0.0.1:$port/secret", "301 Moved"), 1, "is not a public address"),
     "to-metadata": (_redirect("http://169.254.169.254/latest/meta-data/"), 1, "is not a public address"),
-    "to-name": (_redirect("http://loop.test:$port/secret"), 1, "has an address that is not public"),
+    "to-name": (_redirect("http://loop.test:$port/secret"), 1, "has no address that is public"),
     "to-file": (_redirect("file:///etc/passwd"), 1, "`file:` URLs are not fetched"),
     "to-data": (_redirect("data:image/png;base64,iVBORw0KGgo="), 1, "`data:` URLs are not fetched"),
     "to-user": (_redirect("http://u:hunter2@img.test:$port/"), 1, "credentials"),
@@ -165,7 +165,7 @@ REDIRECTS: dict[str, tuple[Respond, int, str]] = {
     "to-nowhere": (_redirect(""), 1, "is no URL"),
     "to-long": (_redirect("http://img.test:$port/" + "x" * 9000), 1, "longer than"),
     "in-circles": (_redirect("http://$host/in-circles"), 4, "once more after `3` redirects"),
-    "back": (_redirect("http://$host/back"), 1, "has an address that is not public"),
+    "back": (_redirect("http://$host/back"), 1, "has no address that is public"),
     "from-afar": (_redirect("http://other.test:$port/to-loopback"), 2, "is not a public address"),
 }
 """As `BROKEN`, for gateways that follow three redirects: what is sent, the connections that are made, what the error says."""

@@ -221,8 +221,9 @@ def test_other_spellings_of_a_data_url_are_the_same_image(strict: Place, change:
         ({"max_image_bytes": 100}, "http://img.test:$port/good", 422, "larger than the `100` bytes"),
         ({"max_image_bytes": 100}, data_url(files.plain()), 422, "more than `100`"),
         ({"max_pixels": 390}, "http://img.test:$port/good", 422, "`23` x `17` = `391` pixels, more than `390`"),
-        ({"max_total_bytes": 100}, data_url(files.plain()), 400, "more than 100 bytes together"),
-        ({"max_images": 0}, data_url(files.plain()), 400, "a request may have 0"),
+        ({"max_total_bytes": 100}, data_url(files.plain()), 400, "bytes, more than `100` together"),
+        ({"max_total_pixels": 390}, data_url(files.plain()), 400, "pixels, more than `390` together"),
+        ({"max_images": 0}, data_url(files.plain()), 400, "none are taken from this tenant"),
     ],
 )  # fmt: skip
 def test_what_a_tenant_may_not_have(strict: Place, dialled: list[Any], settings: Any, url: str, status: int, says: str) -> None:
@@ -242,7 +243,7 @@ def test_more_images_than_may_be_are_refused_before_any_is_looked_at(
     strict: Place, dialled: list[Any], url: str, num: int
 ) -> None:
     parts = [part(strict.internet.url(url, number)) for number in range(num)]
-    strict.refused(lambda: raw(*parts), 400, f"is image 65 of {num}", "messages[0].content[65]")
+    strict.refused(lambda: raw(*parts), 400, f"is image `65` of `{num}`", "messages[0].content[65]")
     assert ({}, []) == (strict.internet.names.asked, dialled)
 
 
@@ -384,7 +385,7 @@ def test_what_is_said_here_is_what_is_documented() -> None:
         "a part of another type",
         "too many images",
         "a host, or URLs at all, that the tenant may not use",
-        "together too many bytes",
+        "together too many bytes or pixels",
     }
     here[422] |= {urls.NOT_PUBLIC, "base64 that is none", "too long to decode", "a redirect"}
     assert here[400] == documented[400] - ELSEWHERE
