@@ -22,7 +22,7 @@ from server.calls import CallFault, CallGate
 from server.clock import Clock
 from server.context import Tenant
 from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
-from server.errors import EngineDeadError, EngineError, InvalidRequestError, InvalidToolCallError, MediaError
+from server.errors import EngineDeadError, EngineError, GatewayError, InvalidToolCallError
 from server.events import ContentDelta, FinishReason
 from server.grammar.base import Grammar, Shape
 from server.job import Job, Output
@@ -132,8 +132,8 @@ class Choice:
                             break
                         pace.wait()
                 request = await self._request_again()
-        except (InvalidRequestError, MediaError):
-            self._refused()
+        except GatewayError as error:
+            self._refused(error)
             raise
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
@@ -153,10 +153,10 @@ class Choice:
             record.admitted_s = now_s
             record.num_input_tokens = len(self._plan.prompt.token_ids)
 
-    def _refused(self) -> None:
-        """The engine did not take what it was asked: nothing costs, unless another choice was begun."""
+    def _refused(self, error: GatewayError) -> None:
+        """The engine did not take what it was asked, or never was: nothing costs, unless it failed, or another choice was begun."""
         record = self._record
-        if record.first_token_s is None:
+        if record.first_token_s is None and not isinstance(error, EngineError | EngineDeadError):
             record.admitted_s = None
             record.num_input_tokens = 0
 

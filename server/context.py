@@ -38,15 +38,16 @@ class Budget:
 class MediaLimits:
     """Which images a tenant may send; None where the gateway's own bound is the only one.
 
-    `max_total_bytes`: of all images of one request, as files. `max_pixels`: of one image. `remote_urls`: whether the gateway
-    fetches images for it; then from `allowed_hosts` alone, where there are any, and never from `denied_hosts`: names in lower
-    case, each alone or, with a leading dot, with all names below it.
+    `max_total_bytes`: of all images of one request, as files; `max_total_pixels`: of all of them, decoded. `max_pixels`: of one
+    image. `remote_urls`: whether the gateway fetches images for it; then from `allowed_hosts` alone, where there are any, and
+    never from `denied_hosts`: names in lower case, each alone or, with a leading dot, with all names below it.
     """
 
     max_images: int | None = None
     max_image_bytes: int | None = None
     max_total_bytes: int | None = None
     max_pixels: int | None = None
+    max_total_pixels: int | None = None
     remote_urls: bool = False
     allowed_hosts: tuple[str, ...] = ()
     denied_hosts: tuple[str, ...] = ()

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+<<<<<<< HEAD
 from collections.abc import Callable, Collection, Coroutine, Mapping
+=======
+from collections.abc import Callable, Coroutine
+from typing import Final
+>>>>>>> main
 
 from server import __version__
 from server.admission.admission import Admission
@@ -21,6 +26,7 @@ from server.engine.base import Engine
 from server.errors import DrainingError, EngineDeadError, LimitsAwayError, OverloadedError, RateLimitError
 from server.generation import Generator
 from server.held import HeldBytes
+from server.loop_turns import LoopTurns
 from server.media.loader import MediaLoader
 from server.media.resolver import Resolve
 from server.metrics.collectors import AdmissionFigures
@@ -35,6 +41,10 @@ from server.streaming.answers import OpenAnswers
 from server.tenancy.isolation import CacheSalts
 from server.tenancy.operators import OperatorKeys
 from server.tracing.tracer import make_tracer
+
+MAX_RECEIVED_BYTES: Final = 256 * 1024
+TURNS_OF_RECEIVING: Final = 8
+"""So much is read, of all connections that have much to say, in so many turns of the event loop; a token takes about as many."""
 
 
 class Gateway:
@@ -58,6 +68,7 @@ class Gateway:
         engine = settings.engine
         self.recorder.describe(__version__, engine.kind, engine.profile if engine.kind == "vllm" else "")
         self.recorder.watch_admission(self._figures)
+        self.receiving = LoopTurns(MAX_RECEIVED_BYTES, every=TURNS_OF_RECEIVING)
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
         self.tracer = make_tracer(settings.tracing, clock)

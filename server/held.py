@@ -6,7 +6,7 @@ took it; one tenant's requests leave room for every other's.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 from server.errors import OverloadedError, RateLimitError
@@ -21,10 +21,12 @@ class HeldBytes:
         self._most = most
         self._of_tenant: Counter[str] = Counter()
         self._total = 0
+        self._forgotten: deque[tuple[str, int]] = deque()
 
     @property
     def total(self) -> int:
         """Bytes held now."""
+        self._give_forgotten()
         return self._total
 
     def take(self, tenant: str, num_bytes: int) -> None:
@@ -32,6 +34,7 @@ class HeldBytes:
 
         Raises `RateLimitError` where the tenant's requests hold too much, `OverloadedError` where all of them do.
         """
+        self._give_forgotten()
         self._total += num_bytes
         self._of_tenant[tenant] += num_bytes
         if self._of_tenant[tenant] > self._most * SHARE_OF_ONE_TENANT:
@@ -43,6 +46,18 @@ class HeldBytes:
 
     def give(self, tenant: str, num_bytes: int) -> None:
         """Count `num_bytes` less."""
+        self._give_forgotten()
+        self._give(tenant, num_bytes)
+
+    def forget(self, tenant: str, num_bytes: int) -> None:
+        """As `give`, a little later; may be called in any thread, and in the middle of anything, as a finaliser is."""
+        self._forgotten.append((tenant, num_bytes))
+
+    def _give_forgotten(self) -> None:
+        while self._forgotten:
+            self._give(*self._forgotten.popleft())
+
+    def _give(self, tenant: str, num_bytes: int) -> None:
         self._total -= num_bytes
         self._of_tenant[tenant] -= num_bytes
         if not self._of_tenant[tenant]:

@@ -2,7 +2,7 @@
 
 Role: below the application, where nobody is known yet. Invariants: the head of a request is bounded before it is complete;
 reading goes on while an answer is under way, so that a client that leaves is noticed; a client that stops reading loses its
-connection, and its request with it.
+connection, and its request with it; large bodies, however many come at once, take turns with all else that the event loop does.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from server.record import GenerationRecord
 
 MAX_HEAD_BYTES = 64 * 1024
 LINGER_S = 1.0
+QUICK_BYTES = 16 * 1024
+"""Received at once, these wait for no turn."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -55,7 +58,8 @@ class HttpProtocol(HttpToolsProtocol):
     """One connection. The `pace` of its client is in the state of each request.
 
     `_num_head_bytes`: URL, headers and trailers of the message so far. `_num_idle_bytes`: received since the parser last had
-    something to hand on, which is what it keeps of a line that does not end. `_deaf`: whatever else comes is dropped.
+    something to hand on, which is what it keeps of a line that does not end. `_unread`: received, and waiting for a turn of the
+    loop; nothing more is received meanwhile. `_deaf`: whatever else comes is dropped.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._write_timeout_s = self._gateway.settings.http.write_timeout_s
         self._num_head_bytes = 0
         self._num_idle_bytes = 0
+        self._unread: list[bytes] = []
         self._deaf = False
         self._num_unread_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
@@ -80,6 +85,23 @@ class HttpProtocol(HttpToolsProtocol):
         self.flow: TimedFlow = TimedFlow(transport, self._gateway.clock)
 
     def data_received(self, data: bytes) -> None:
+        if len(data) <= QUICK_BYTES and not self._unread:
+            self._read(data)
+            return
+        self._unread.append(data)
+        if len(self._unread) == 1 and not self._gateway.receiving.do(len(data), self._read_on):
+            self._unset_keepalive_if_required()
+            self.transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Read what has waited."""
+        unread, self._unread = self._unread, []
+        for data in unread:
+            self._read(data)
+        if not (self.transport.is_closing() or self.flow.read_paused):
+            self.transport.resume_reading()
+
+    def _read(self, data: bytes) -> None:
         if self._deaf:
             return
         self._num_idle_bytes += len(data)
@@ -140,6 +162,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._unread.clear()
         super().connection_lost(exc)
 
     def _count(self, num_bytes: int) -> None:

@@ -34,19 +34,20 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 class MediaSettings(Section):
     """What images the gateway takes, and how it gets them.
 
-    One request may have `max_images`, of `max_image_bytes` and `max_pixels` each, `max_total_bytes` together; tenants may have
-    lower bounds. They are decoded in `workers`
-    processes, for at most `decode_timeout_s` each. URLs are fetched from `ports` alone, `max_fetches_per_tenant` at once, within
-    `fetch_timeout_s` each, following `max_redirects`. Addresses that are not public are refused unless they are in
-    `allowed_networks`. `url_cache_bytes`: how much of what was fetched is kept for the tenant's cache group, each for
-    `url_cache_ttl_s`; 0 keeps nothing.
+    One request may have `max_images`, of `max_image_bytes` and `max_pixels` each, `max_total_bytes` and `max_total_pixels`
+    together; tenants may have lower bounds. The engine is shown a request's images all at once, decoded: four bytes a pixel. They
+    are decoded in `workers` processes, all but one of which one tenant may have; one image may take `decode_timeout_s` of a
+    processor. URLs are fetched from `ports` alone, `max_fetches_per_tenant` at once, within `fetch_timeout_s` each, following
+    `max_redirects`. Addresses that are not public are refused unless they are in `allowed_networks`. `url_cache_bytes`: how much
+    of what was fetched is kept for the tenant's cache group, each for `url_cache_ttl_s`; 0 keeps nothing.
     """
 
     max_images: int = Field(default=64, ge=0)
     max_image_bytes: Count = 32 * 1024 * 1024
     max_total_bytes: Count = 48 * 1024 * 1024
     max_pixels: int = Field(default=50_000_000, ge=1, le=400_000_000)
-    workers: int = Field(default=2, ge=1, le=64)
+    max_total_pixels: Count = 250_000_000
+    workers: int = Field(default=3, ge=1, le=64)
     decode_timeout_s: float = Field(default=10.0, gt=0)
     ports: list[Port] = [80, 443]
     allowed_networks: list[Network] = []
@@ -64,6 +65,7 @@ class TenantMediaSettings(Section):
     max_image_bytes: Count | None = None
     max_total_bytes: Count | None = None
     max_pixels: Count | None = None
+    max_total_pixels: Count | None = None
     remote_urls: Literal["allow", "deny"] = "deny"
     allowed_hosts: list[Host] = []
     denied_hosts: list[Host] = []
@@ -75,6 +77,7 @@ class TenantMediaSettings(Section):
             max_image_bytes=self.max_image_bytes,
             max_total_bytes=self.max_total_bytes,
             max_pixels=self.max_pixels,
+            max_total_pixels=self.max_total_pixels,
             remote_urls=self.remote_urls == "allow",
             allowed_hosts=tuple(self.allowed_hosts),
             denied_hosts=tuple(self.denied_hosts),

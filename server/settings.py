@@ -18,6 +18,7 @@ from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
+from server.held import SHARE_OF_ONE_TENANT
 from server.media_sections import MediaSettings
 from server.sections import (
     AdmissionSettings,
@@ -87,6 +88,11 @@ class Settings(BaseSettings):
         for name, of in self.tenants.items():
             if unknown := sorted(set(of.models or ()) - set(self.models)):
                 raise ValueError(f"tenants.{name}.models: there is no model `{unknown[0]}`; models are: {', '.join(self.models)}")
+        if self.admission.max_held_bytes * SHARE_OF_ONE_TENANT < self.http.max_body_bytes:
+            raise ValueError(
+                "admission.max_held_bytes: a quarter of it, which one tenant may hold, is less than http.max_body_bytes: some "
+                "bodies could never be taken"
+            )
         if self.engine.kind == "scripted":
             self.engine.check_scripted()
         if self.tenancy.auth == "off" and not is_loopback(self.http.host):

@@ -33,6 +33,15 @@ def test_all_tenants_together_are_bounded() -> None:
     held.take("e", 100)
 
 
+def test_what_a_finaliser_gives_is_counted_at_the_next_look() -> None:
+    held = HeldBytes(400)
+    held.take("a", 90)
+    held.forget("a", 80)
+    held.take("a", 90)
+    held.forget("a", 100)
+    assert 0 == held.total
+
+
 def test_everything_is_given_back_whatever_was_refused() -> None:
     rng, held = random.Random(1), HeldBytes(10_000)
     taken: list[tuple[str, int]] = []

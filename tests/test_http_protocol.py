@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -165,7 +166,7 @@ class Reader(asyncio.Transport):
         self.aborted.set()
 
 
-def protocol_with(reader: Reader) -> HttpProtocol:
+def protocol_with(reader: asyncio.Transport) -> HttpProtocol:
     async def no_engine() -> Any:
         raise AssertionError
 
@@ -197,3 +198,96 @@ async def test_a_reader_that_reads_on_or_leaves_is_waited_for_no_more(ending: st
 
     assert not reader.aborted.is_set()
     assert reader.num_looks == 1
+
+
+class Sender(asyncio.Transport):
+    """The far end of a connection that sends, and whether it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_heard = True
+
+    def pause_reading(self) -> None:
+        self.is_heard = False
+
+    def resume_reading(self) -> None:
+        self.is_heard = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+    def write(self, data: object) -> None:
+        pass
+
+
+HEAD = b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: "
+BEGINNING = HEAD + b"a" * (32 * 1024)
+"""Of a request's head, which nobody answers yet."""
+
+
+def connections(number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[HttpProtocol], list[Sender]]:
+    """Of one gateway, one of whose turns takes one `BEGINNING`."""
+    monkeypatch.setattr("server.gateway.MAX_RECEIVED_BYTES", len(BEGINNING))
+    monkeypatch.setattr("server.gateway.TURNS_OF_RECEIVING", 1)
+    senders = [Sender() for _ in range(number)]
+    protocols = [protocol_with(senders[0])]
+    config = protocols[0].config
+    for sender in senders[1:]:
+        protocols.append(HttpProtocol(config, ServerState(), {}, asyncio.get_running_loop()))
+        protocols[-1].connection_made(sender)
+    return protocols, senders
+
+
+def num_read(protocols: list[HttpProtocol]) -> list[int]:
+    """Bytes of each that the parser has had."""
+    return [protocol._num_idle_bytes for protocol in protocols]
+
+
+async def test_what_many_send_at_once_is_read_a_turn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    protocols, senders = connections(4, monkeypatch)
+    for protocol in protocols:
+        protocol.data_received(BEGINNING)
+    for num_done in range(1, 5):
+        is_done = [number < num_done for number in range(4)]
+        assert is_done == [number > 0 for number in num_read(protocols)]
+        assert is_done == [sender.is_heard for sender in senders]
+        await asyncio.sleep(0)
+
+
+async def test_little_waits_for_no_turn_and_never_overtakes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    protocols, _ = connections(3, monkeypatch)
+    for protocol in protocols[:2]:
+        protocol.data_received(BEGINNING)
+    protocols[1].data_received(b"b")
+    protocols[2].data_received(HEAD)
+    assert [len(BEGINNING), 0, len(HEAD)] == num_read(protocols)
+    await asyncio.sleep(0)
+    assert len(BEGINNING) + 1 == num_read(protocols)[1]
+
+
+async def test_who_leaves_while_waiting_is_read_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    protocols, senders = connections(3, monkeypatch)
+    for protocol in protocols:
+        protocol.data_received(BEGINNING)
+    protocols[1].connection_lost(None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [len(BEGINNING), 0, len(BEGINNING)] == num_read(protocols)
+    assert senders[2].is_heard
+
+
+def test_large_bodies_that_come_at_once_arrive_whole(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    sizes = [100_000 + 1000 * number for number in range(6)]
+
+    def num_prompt_tokens(size: int) -> int:
+        body = {"model": "default", "max_tokens": 1, "messages": [{"role": "user", "content": "a" * size}]}
+        answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=gateway.headers, timeout=60)
+        return int(answer.json()["usage"]["prompt_tokens"])
+
+    few = num_prompt_tokens(1) - 1
+    with ThreadPoolExecutor(len(sizes)) as threads:
+        assert [few + size for size in sizes] == list(threads.map(num_prompt_tokens, sizes))

@@ -18,34 +18,41 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from PIL import Image as PillowImage
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt, mm_input
 
+from server.engine.background import Background, opaque
 from server.engine.base import EngineRequest
 from server.errors import EngineError, GatewayError
 from server.images import Image, ImageRule, Pixels, PlacedImage
 
 MODALITY: Final = "image"
-NUM_DECODED_AT_ONCE: Final = 2
-"""Requests that hold decoded images: one is processed, and the next is decoded meanwhile."""
+NUM_DECODED_AT_ONCE: Final = 3
+"""Requests that hold decoded images, one of a cache group at most: one is processed, and others are decoded meanwhile."""
 _PROBES: Final = ((1, 1), (57, 30), (29, 400))  # (width, height) in pixels
 
 logger = logging.getLogger(__name__)
 
 
 class VllmMedia:
-    """The images of one engine. `rule`: how many tokens an image takes; `most_images`: so many a prompt may have."""
+    """The images of one engine. `rule`: how many tokens an image takes; `most_images`: so many a prompt may have.
 
-    def __init__(self, renderer: Any, rule: ImageRule) -> None:
+    `background`: what is put behind transparent parts, None for nothing.
+    """
+
+    def __init__(self, renderer: Any, rule: ImageRule, background: Background | None = None) -> None:
         processor = renderer.get_mm_processor()
         self.rule = rule
+        self._background = background
         self.most_images = int(processor.info.allowed_mm_limits[MODALITY])
         self._renderer = renderer
         text = processor.dummy_inputs.get_dummy_text({MODALITY: 1})
         self._placeholder = list(renderer.get_tokenizer().encode(text, add_special_tokens=False))
         self._room = asyncio.Semaphore(NUM_DECODED_AT_ONCE)
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def engine_input(self, request: EngineRequest, *, resend: bool = False) -> Any:
         """The prompt with its images as vLLM's rendered input.
@@ -55,7 +62,7 @@ class VllmMedia:
         """
         images = [placed.image for placed in request.media]
         try:
-            rendered = await self._rendered(images, resend)
+            rendered = await self._rendered(images, resend, self._rooms.setdefault(request.cache_salt, asyncio.Semaphore()))
         except (GatewayError, VLLMClientError):
             raise
         except Exception as error:
@@ -71,29 +78,35 @@ class VllmMedia:
                 return False
         return True
 
-    async def _rendered(self, images: Sequence[Image], resend: bool) -> Any:
+    async def _rendered(self, images: Sequence[Image], resend: bool, room: asyncio.Semaphore) -> Any:
         fresh = images if resend else [image for image in images if not self._is_cached(image)]
         try:
-            return await self._decoded_and_processed(images, fresh)
+            return await self._decoded_and_processed(images, fresh, room)
         except ValueError:
             if len(fresh) == len(images):
                 raise
         # Dropped from the cache since.
-        return await self._decoded_and_processed(images, images)
+        return await self._decoded_and_processed(images, images, room)
 
     def _is_cached(self, image: Image) -> bool:
         cache = self._renderer.mm_processor_cache
         return cache is not None and cache.is_cached_item(image.content_hash)
 
-    async def _decoded_and_processed(self, images: Sequence[Image], fresh: Sequence[Image]) -> Any:
-        """vLLM's rendering of `images`, of which `fresh` are decoded. Raises `ValueError` where another is not cached."""
-        async with self._room if fresh else nullcontext():
+    async def _decoded_and_processed(self, images: Sequence[Image], fresh: Sequence[Image], room: asyncio.Semaphore) -> Any:
+        """vLLM's rendering of `images`, of which `fresh` are decoded once there is `room` for one more of the cache group's.
+
+        Raises `ValueError` where another is not cached.
+        """
+        async with room if fresh else nullcontext(), self._room if fresh else nullcontext():
             different = {image.content_hash: image for image in fresh}
-            pictures = {content_hash: await _picture(image) for content_hash, image in different.items()}
+            pictures = {content_hash: await self._picture(image) for content_hash, image in different.items()}
             hashes = [image.content_hash for image in images]
             # All in one call, after which nothing is awaited until the engine has the request: it must hear of an image from the
             # request that brings its pixels before it does from one that found it in the cache.
             return await self._process([pictures.get(of) for of in hashes], hashes)
+
+    async def _picture(self, image: Image) -> PillowImage.Image:
+        return await asyncio.to_thread(_copied, await image.pixels(), self._background)
 
     async def _process(self, pictures: list[Any], hashes: list[Any], **options: Any) -> Any:
         """Runs in vLLM's own thread for it, one call after another."""
@@ -112,7 +125,8 @@ async def open_media(llm: Any) -> VllmMedia | None:
         return None
     try:
         content = await asyncio.to_thread((Path(llm.model_config.model) / "preprocessor_config.json").read_bytes)
-        media = VllmMedia(llm.renderer, ImageRule.of_checkpoint(json.loads(content)["media_proc_cfg"]))
+        config = json.loads(content)["media_proc_cfg"]
+        media = VllmMedia(llm.renderer, ImageRule.of_checkpoint(config), Background.of_checkpoint(config))
         if await media.takes_as_told():
             return media
         logger.warning("the model's image processor does not count tokens as its configuration says; images are refused")
@@ -121,14 +135,12 @@ async def open_media(llm: Any) -> VllmMedia | None:
     return None
 
 
-async def _picture(image: Image) -> PillowImage.Image:
-    return await asyncio.to_thread(_copied, await image.pixels())
-
-
-def _copied(pixels: Pixels) -> PillowImage.Image:
+def _copied(pixels: Pixels, background: Background | None) -> PillowImage.Image:
     # Here and not where it is awaited: a thread goes on when nobody waits for it any more, and must have its memory.
     try:
-        return PillowImage.frombytes(pixels.mode, (pixels.width, pixels.height), pixels.data)
+        if pixels.mode == "RGB":
+            return PillowImage.frombytes("RGB", (pixels.width, pixels.height), pixels.data)
+        return PillowImage.fromarray(opaque(pixels, background))
     finally:
         pixels.close()
 

@@ -3,9 +3,10 @@
 Role: `python -c` starts it with a socket as its standard input; `worker.py` talks to it. A line of JSON and the descriptor of a
 file ask, a line of JSON answers, one at a time. Imports only the standard library, Pillow and its neighbours that do so, too.
 Invariant: a question takes as much memory and time as it says, or this process ends; so it does when the other end is gone.
-Must not: see anything of the gateway: neither its environment, nor its files, nor other descriptors than those it is handed.
+Must not: be handed anything of the gateway: neither its environment, nor other descriptors than that of one file at a time. It
+is not shut in beyond that: code that takes it over may do what the gateway's user may.
 
-    {"do": "read", "offset", "num_bytes", "is_base64", "key", "max_bytes", "max_pixels", "limit_s"} + file
+    {"do": "read", "offset", "num_bytes", "is_base64", "key", "max_bytes", "max_pixels", "cpu_s", "limit_s"} + file
                          {"content_hash", "num_bytes"}       the file is kept for the next question;
                                                              `key` may be null, and so is the hash then
     {"do": "size"}       {"width", "height"}                 of what was read; it is decoded, and both are forgotten
@@ -67,7 +68,9 @@ def main() -> None:
     while (question := _receive(channel)) is not None:
         message, file = question
         if "limit_s" in message:
-            signal.setitimer(signal.ITIMER_REAL, message["limit_s"])  # ends this process, even where the gateway can't any more
+            # Each ends this process, even where the gateway can't any more; the first counts what it does, not what it waits for.
+            signal.setitimer(signal.ITIMER_PROF, message["cpu_s"])
+            signal.setitimer(signal.ITIMER_REAL, message["limit_s"])
         try:
             answer, pixels = _answer(message, file, held)
         except BadImageError as error:
@@ -80,8 +83,12 @@ def main() -> None:
             if file is not None:
                 os.close(file)
         if not held:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
-        _send(channel, answer, pixels)
+        try:
+            _send(channel, answer, pixels)
+        except OSError:  # the other end is gone
+            return
 
 
 def _answer(message: dict[str, Any], file: int | None, held: list[_File]) -> tuple[dict[str, Any], int | None]:
@@ -176,6 +183,8 @@ def _bound_process() -> None:
     """What this process may do at most, whatever a file makes it do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the gateway ends this process
     os.nice(NICENESS)
+    with suppress(OSError):  # this process has a session of its own, whose niceness is what counts where Linux groups by sessions
+        Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
     for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, MAX_OPEN_FILES), (resource.RLIMIT_NPROC, 0)):
         with suppress(OSError, ValueError):
             resource.setrlimit(kind, (most, most))

@@ -2,7 +2,7 @@
 
 Role: first half of the way of a remote image, before it is decoded; called by `loader.py`.
 Invariant: a name is resolved once for each hop, all its addresses are checked, and one of those checked is connected to. One
-deadline is over everything: the wait for a slot, names, connections, bodies.
+deadline is over names, connections and bodies. The wait for others of the same tenant is no host's fault, and bounded by number.
 Must not: read proxies from the environment, send cookies, credentials or headers of clients, or follow redirects unchecked.
 """
 
@@ -36,11 +36,10 @@ _NOT_KEPT: Final = ("no-store", "no-cache", "private")
 
 @dataclass(slots=True, frozen=True)
 class _Wish:
-    """Who wants a URL, and within which bounds. `deadline_s`: on the loop's clock."""
+    """Who wants a URL, and how large it may be."""
 
     tenant: Tenant
     max_bytes: int
-    deadline_s: float
 
 
 class Fetcher:
@@ -63,8 +62,8 @@ class Fetcher:
     async def fetch(self, url: str, *, tenant: Tenant, max_bytes: int, scope: bytes) -> Payload:
         """The file at `url`, of at most `max_bytes`; the caller closes it. `scope`: the cache group, as nobody else can spell it.
 
-        Raises `InvalidRequestError` for what is wrong with the URL itself, and `MediaError` for what came of asking for it; both
-        without `param`.
+        Raises `InvalidRequestError` for what is wrong with the URL itself, `MediaError` for what came of asking for it, and
+        `RateLimitError` where too many of the tenant's wait; all without `param`.
         """
         wanted = parse_url(url, ports=self._settings.ports)
         if not tenant.media.remote_urls:
@@ -73,15 +72,7 @@ class Fetcher:
                 f"or have `tenants.{tenant.name}.media.remote_urls` set to `allow`"
             )
         self._check(wanted, tenant)
-        timeout_s = self._settings.fetch_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                deadline_s = asyncio.get_running_loop().time() + timeout_s
-                return await self._fetch(wanted, _Wish(tenant, max_bytes, deadline_s), scope)
-        except TimeoutError:
-            raise MediaError(
-                f"the image at `{wanted.host_name}` was not there within `{timeout_s:g}` s; send a smaller one, or base64"
-            ) from None
+        return await self._fetch(wanted, _Wish(tenant, max_bytes), scope)
 
     async def close(self) -> None:
         """Forget what is kept, and wait for nothing that still runs."""
@@ -103,17 +94,24 @@ class Fetcher:
 
     async def _load(self, url: ImageUrl, wish: _Wish) -> Fetched:
         slot = await self._slots.take(wish.tenant.name)
+        timeout_s = self._settings.fetch_timeout_s
         try:
-            return await self._follow(url, wish, slot)
+            async with asyncio.timeout(timeout_s):
+                return await self._follow(url, wish, slot, asyncio.get_running_loop().time() + timeout_s)
+        except TimeoutError:
+            raise MediaError(
+                f"the image at `{url.host_name}` was not there within `{timeout_s:g}` s; send a smaller one, or base64"
+            ) from None
         finally:
             slot.let_go()
 
-    async def _follow(self, url: ImageUrl, wish: _Wish, slot: Slot) -> Fetched:
+    async def _follow(self, url: ImageUrl, wish: _Wish, slot: Slot, deadline_s: float) -> Fetched:
+        """`deadline_s`: on the loop's clock."""
         hosts = [url.host_name]
         while True:
             addresses = await self._addresses(url, slot)
             tls = await self._verification() if url.scheme == "https" else None
-            async with ask(url, addresses, tls, wish.deadline_s) as answer:
+            async with ask(url, addresses, tls, deadline_s) as answer:
                 if answer.status not in _REDIRECTS:
                     _check_answer(answer)
                     file = await receive(answer, wish.max_bytes)
@@ -147,12 +145,11 @@ class Fetcher:
         lookup.add_done_callback(over)
         try:
             found = await asyncio.shield(lookup)
-        except OSError as error:
-            raise MediaError(f"there is no host `{url.host}`; check the URL, or send base64") from error
-        if not found:
-            raise MediaError(f"there is no host `{url.host}`; check the URL, or send base64")
-        if not all(self._rule.permits(address) for address in found):
-            raise MediaError(f"`{url.host}` has an address that is not public; use another host, or send base64")
+        except OSError:
+            found = []
+        if not found or not all(self._rule.permits(address) for address in found):
+            # One answer for both, or names of the network that we stand in could be told from names that there are none of.
+            raise MediaError(f"`{url.host}` has no address that is public; check the URL, use another host, or send base64")
         return [unmapped(address) for address in found]
 
     async def _verification(self) -> ssl.SSLContext:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -18,16 +18,18 @@ from server.clock import Clock
 from server.context import Tenant
 from server.errors import GatewayError, InvalidRequestError, MediaError
 from server.held import HeldBytes
-from server.images import Image
+from server.images import Image, Pixels
 from server.media.fetch import Fetcher
-from server.media.pool import Bounds, DecodePool
+from server.media.pool import Bounds, Checked, DecodePool
 from server.media.resolver import Resolve
 from server.media.resolver import resolve as system_resolve
 from server.media_sections import MediaSettings
 from server.payload import Payload, PayloadFile
 from server.quoting import cut
 
-CLOSED_AT_ONCE_BYTES: Final = 4_000_000
+MAX_GATHERED_BYTES: Final = 1024 * 1024
+"""Fetched files of no more are copied into one, on the event loop: a gateway runs out of descriptors before it does of bytes."""
+
 NUM_AT_ONCE: Final = 4
 """Images of one request that are fetched or decoded at the same time."""
 
@@ -47,39 +49,50 @@ class LoadedImages:
     def __init__(self, held: HeldBytes, tenant: str) -> None:
         self.by_path: dict[str, Image] = {}
         self._files: list[PayloadFile] = []
-        self._num_bytes = 0
+        self._gathered: PayloadFile | None = None
         self._num_fetched_bytes = 0
         self._held = held
         self._tenant = tenant
 
-    def keep(self, payload: Payload, *, is_fetched: bool = False) -> Payload:
-        """Close the payload's file with the rest. What was `is_fetched` counts as held until then; a body does anyway."""
-        self._num_bytes += payload.num_bytes
+    def keep(self, payload: Payload) -> Payload:
+        """Close the payload's file with the rest."""
         self._files.append(payload.file)
-        if is_fetched:
-            self._num_fetched_bytes += payload.num_bytes
-            self._held.take(self._tenant, payload.num_bytes)
         return payload
+
+    def keep_text(self, text: bytes) -> Payload:
+        """Keep the base64 of an image."""
+        return self._gather(text, is_base64=True)
+
+    def keep_fetched(self, payload: Payload) -> Payload:
+        """Keep what was fetched, wherever: it counts as held until it is closed; what came with the body does anyway."""
+        num_bytes = payload.num_bytes
+        if num_bytes > MAX_GATHERED_BYTES:
+            self.keep(payload)
+        else:
+            with closing(payload.file):
+                payload = self._gather(payload.read(), is_base64=False)
+        self._num_fetched_bytes += num_bytes
+        self._held.take(self._tenant, num_bytes)
+        return payload
+
+    def _gather(self, data: bytes, *, is_base64: bool) -> Payload:
+        """In the one file that a request has for all that is small."""
+        file = self._gathered = self._gathered or PayloadFile()
+        offset = file.num_bytes
+        file.append(data)
+        return self.keep(Payload(file, offset, len(data), is_base64))
 
     def close(self) -> None:
         """Give the memory back. May be called twice."""
-        num_bytes, self._num_bytes = self._num_bytes, 0
         num_fetched_bytes, self._num_fetched_bytes = self._num_fetched_bytes, 0
         files, self._files = self._files, []
         self._held.give(self._tenant, num_fetched_bytes)
-        if num_bytes > CLOSED_AT_ONCE_BYTES:  # the system takes a millisecond for each six megabytes
-            with suppress(RuntimeError):  # no loop, no hurry
-                asyncio.get_running_loop().run_in_executor(None, _close, files)
-                return
-        _close(files)
+        for file in files:
+            file.close()
 
     def __del__(self) -> None:
-        self.close()
-
-
-def _close(files: list[PayloadFile]) -> None:
-    for file in files:
-        file.close()
+        if self._num_fetched_bytes:  # the files close themselves
+            self._held.forget(self._tenant, self._num_fetched_bytes)
 
 
 class _Caps(NamedTuple):
@@ -89,11 +102,12 @@ class _Caps(NamedTuple):
     max_image_bytes: int
     max_total_bytes: int
     max_pixels: int
+    max_total_pixels: int
 
 
 @dataclass(slots=True)
 class _Request:
-    """One request whose images are being loaded. `num_bytes`: of those that are here."""
+    """One request whose images are being loaded. `num_bytes` and `num_pixels`: of those that are here."""
 
     loaded: LoadedImages
     payloads: Mapping[str, Payload]
@@ -102,6 +116,20 @@ class _Request:
     caps: _Caps
     turns: asyncio.Semaphore
     num_bytes: int = 0
+    num_pixels: int = 0
+
+    def count(self, checked: Checked) -> None:
+        """One more is here. Raises `InvalidRequestError` where they are too much together."""
+        self.num_bytes += checked.num_bytes
+        self.num_pixels += checked.width * checked.height
+        for found, most, unit in (
+            (self.num_bytes, self.caps.max_total_bytes, "bytes"),
+            (self.num_pixels, self.caps.max_total_pixels, "pixels"),
+        ):
+            if found > most:
+                raise InvalidRequestError(
+                    f"with it the request's images have `{found}` {unit}, more than `{most}` together; send fewer or smaller"
+                )
 
 
 class MediaLoader:
@@ -144,11 +172,7 @@ class MediaLoader:
         caps = self._caps(tenant)
         if len(sources) > caps.max_images:
             self._on_image("refused")
-            param = sources[caps.max_images].param
-            raise InvalidRequestError(
-                f"`{param}` is image {caps.max_images + 1} of {len(sources)}; a request may have {caps.max_images}: send fewer",
-                param=param,
-            )
+            raise _too_many(sources[caps.max_images].param, len(sources), caps.max_images)
         loaded = LoadedImages(self._held, tenant.name)
         request = _Request(loaded, payloads, tenant, scope, caps, asyncio.Semaphore(NUM_AT_ONCE))
         by_url: dict[str, list[str]] = {}
@@ -172,20 +196,22 @@ class MediaLoader:
             payload = await self._payload(request, url)
             bounds = Bounds(max_bytes=caps.max_image_bytes, max_pixels=caps.max_pixels)
             checked = await self._pool.check(payload, tenant=request.tenant.name, scope=request.scope, bounds=bounds)
-            request.num_bytes += checked.num_bytes
-            if request.num_bytes > caps.max_total_bytes:
-                raise InvalidRequestError(
-                    f"the images of this request have more than {caps.max_total_bytes} bytes together; send fewer or smaller"
-                )
+            request.count(checked)
         except GatewayError as error:
             self._on_image("failed" if isinstance(error, MediaError) else "refused")
-            error.param = params[0]
-            error.message = f"`{params[0]}`: {error.message}"
+            _named(error, params[0])
             raise
         self._on_image("loaded")
-        pixels = partial(self._pool.pixels, payload, tenant=request.tenant.name, bounds=bounds)
+        pixels = partial(self._pixels, payload, request.tenant.name, bounds, params[0])
         image = Image(checked.width, checked.height, checked.content_hash, pixels)
         request.loaded.by_path |= dict.fromkeys(params, image)
+
+    async def _pixels(self, payload: Payload, tenant: str, bounds: Bounds, param: str) -> Pixels:
+        try:
+            return await self._pool.pixels(payload, tenant=tenant, bounds=bounds)
+        except GatewayError as error:
+            _named(error, param)
+            raise
 
     async def _payload(self, request: _Request, url: str) -> Payload:
         """The file at `url`, wherever that is."""
@@ -195,12 +221,10 @@ class MediaLoader:
         if head[:5].lower() != "data:":
             max_bytes = min(request.caps.max_image_bytes, request.caps.max_total_bytes)
             payload = await self._fetcher.fetch(url, tenant=request.tenant, max_bytes=max_bytes, scope=request.scope)
-            return request.loaded.keep(payload, is_fetched=True)
+            return request.loaded.keep_fetched(payload)
         if not is_data or not head.lower().endswith(";base64"):
             raise InvalidRequestError(f"`{cut(head)}` is a `data:` URL without base64; send `data:image/png;base64,…`")
-        file = PayloadFile()
-        file.append(text.encode())
-        return request.loaded.keep(Payload(file, 0, file.num_bytes, is_base64=True))
+        return request.loaded.keep_text(text.encode())
 
     def _caps(self, tenant: Tenant) -> _Caps:
         settings, limits = self._settings, tenant.media
@@ -212,9 +236,24 @@ class MediaLoader:
                     (settings.max_image_bytes, limits.max_image_bytes),
                     (settings.max_total_bytes, limits.max_total_bytes),
                     (settings.max_pixels, limits.max_pixels),
+                    (settings.max_total_pixels, limits.max_total_pixels),
                 )
             )
         )
+
+
+def _too_many(param: str, num_images: int, most: int) -> InvalidRequestError:
+    if most == 0:
+        return InvalidRequestError(f"`{param}` is an image; none are taken from this tenant: send text", param=param)
+    return InvalidRequestError(
+        f"`{param}` is image `{most + 1}` of `{num_images}`; a request may have `{most}`: send fewer", param=param
+    )
+
+
+def _named(error: GatewayError, param: str) -> None:
+    """Let `error` say which part it is about."""
+    error.param = param
+    error.message = f"`{param}`: {error.message}"
 
 
 async def _all(works: Iterable[Coroutine[None, None, None]]) -> None:

@@ -12,6 +12,8 @@ import sys
 from contextlib import suppress
 from typing import Final, Literal
 
+from server.payload import PayloadFile
+
 _NUM_CHANNELS: Final = {"RGB": 3, "RGBA": 4}
 
 
@@ -34,6 +36,8 @@ class MappedPixels:
         self.width = width
         self.height = height
         self._memory = mmap.mmap(file, num_bytes, access=mmap.ACCESS_READ)
+        self._file = PayloadFile(os.dup(file))  # the last to go, as it knows how to give back much
+        self._file.num_bytes = num_bytes
         self.data = memoryview(self._memory).cast("B", (height, width, _NUM_CHANNELS[mode]))
 
     def close(self) -> None:
@@ -41,3 +45,4 @@ class MappedPixels:
         with suppress(BufferError):
             self.data.release()
             self._memory.close()
+        self._file.close()

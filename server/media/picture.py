@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import warnings
-from contextlib import suppress
 from typing import Final
 
 from PIL import GifImagePlugin, Image, ImageOps, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
@@ -21,6 +20,10 @@ from server.media.file_kind import DECODED, HEAD_BYTES, header_size, kind_of
 
 _PLUGINS: Final = (PngImagePlugin, JpegImagePlugin, WebPImagePlugin, GifImagePlugin)
 """Imported for what they register; otherwise the first file would wait for them."""
+
+MAX_SCANS: Final = 32
+MAX_SCANNED_PIXELS: Final = 1_000_000_000
+"""Of a JPEG with more scans than any program makes: each takes the time of all its pixels, and may have next to no bytes."""
 
 _TEXT_BOMBS: Final = ("Decompressed data too large", "Too much memory used in text chunks")
 _DEEP_GREY: Final = ("I;16", "I;16L", "I;16B", "I;16N", "I")
@@ -53,7 +56,7 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
     except MemoryError:
         raise bad_image.too_much_memory() from None
     except Image.DecompressionBombError:
-        raise BadImageError(f"a frame of the image has more than `{max_pixels}` pixels; scale it down") from None
+        raise BadImageError(f"the image, or a frame of it, has more than `{max_pixels}` pixels; scale it down") from None
     except Exception as error:  # noqa: BLE001  # decoders raise whatever a hostile file makes them raise
         if str(error).startswith(_TEXT_BOMBS):
             raise BadImageError("text or colour profile of the image unpack to too much; save it without metadata") from None
@@ -65,12 +68,18 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
 def _decode(data: bytes, kind: str, max_pixels: int) -> Image.Image:
     with Image.open(io.BytesIO(data), formats=[kind.upper()]) as image:
         _check_size(image.size, max_pixels)
+        if kind == "JPEG":
+            _check_scans(data, image.size)
         stored_as = image.tile[0].args if image.tile else None
         image.load()
         _check_size(image.size, max_pixels)
         _correct_transparency(image, stored_as)
-        with suppress(Exception):  # orientation in metadata that is broken is none
+        try:
             ImageOps.exif_transpose(image, in_place=True)
+        except MemoryError:  # or it would be of another size the next time
+            raise
+        except Exception:  # noqa: BLE001, S110 - orientation in metadata that is broken is none
+            pass
         return _in_colour(image)
 
 
@@ -80,6 +89,13 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
         raise BadImageError(f"the image has `{width}` x `{height}` pixels, and needs one at least; send another")
     if width * height > max_pixels:
         raise bad_image.too_many_pixels(width, height, max_pixels)
+
+
+def _check_scans(data: bytes, size: tuple[int, int]) -> None:
+    """Count what begins scans, thumbnails' too. Nothing else looks like it: in pixels, a zero comes after each 255."""
+    num_scans = data.count(b"\xff\xda")
+    if num_scans > MAX_SCANS and num_scans * size[0] * size[1] > MAX_SCANNED_PIXELS:
+        raise BadImageError(f"the `JPEG` file goes over its pixels `{num_scans}` times; save it anew, not as a progressive one")
 
 
 def _correct_transparency(image: Image.Image, stored_as: object) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -20,16 +21,19 @@ from typing import Any, Final
 
 import structlog
 
-from server.errors import DrainingError, InternalError, MediaError
+from server.errors import DrainingError, InternalError, MediaError, OverloadedError
 from server.media import bad_image
 from server.media.mapped_pixels import MappedPixels
 from server.media.turns import Turns
-from server.media.worker import Worker, WorkerDiedError, decoder_command
+from server.media.worker import Worker, WorkerDiedError, decoder_command, hash_in, number_in, sound
 from server.payload import Payload
 
 MAX_WAITING_PER_TENANT: Final = 256
 MAX_REMEMBERED: Final = 8192
 START_TIMEOUT_S: Final = 30.0
+PATIENCE: Final = 4.0
+"""On a busy machine a job may take so many times as long as it may take of a processor."""
+
 SPARE_S: Final = 5.0
 """A process ends itself so long after the pool should have ended it."""
 
@@ -60,9 +64,10 @@ class Checked:
 class _Job:
     """What a process is to do, and who waits for it."""
 
-    __slots__ = ("done", "steps")
+    __slots__ = ("done", "steps", "tenant")
 
-    def __init__(self, steps: Callable[[Worker, _Job], Awaitable[Any]]) -> None:
+    def __init__(self, tenant: str, steps: Callable[[Worker, _Job], Awaitable[Any]]) -> None:
+        self.tenant = tenant
         self.steps = steps
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -86,17 +91,18 @@ class _Job:
 
 
 class DecodePool:
-    """`num_workers` processes at most, each job for `timeout_s` at most; for one event loop, on which `run` runs meanwhile.
+    """`num_workers` processes at most, all but one of which one tenant may have; for the event loop on which `run` runs.
 
-    `command` starts the decoding program. A caller that is cancelled while its image waits takes it out of the queue; one that is
-    being decoded is decoded to its end, for nobody: so no more of what nobody wants is ever done than there are processes.
+    A job may take `timeout_s` of a processor. `command` starts the decoding program. A caller that is cancelled while its image
+    waits takes it out of the queue; one that is being decoded is decoded to its end, for nobody: so no more of what nobody wants
+    is ever done than there are processes.
     """
 
     def __init__(self, *, num_workers: int, timeout_s: float, command: Sequence[str] | None = None) -> None:
         self._num_workers = num_workers
         self._timeout_s = timeout_s
         self._command = command
-        self._turns: Turns[_Job] = Turns(MAX_WAITING_PER_TENANT)
+        self._turns: Turns[_Job] = Turns(MAX_WAITING_PER_TENANT, max(1, num_workers - 1))
         self._idle: list[asyncio.Future[None]] = []
         self._remembered: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._is_closed = False
@@ -127,25 +133,25 @@ class DecodePool:
 
         async def steps(worker: Worker, job: _Job) -> Checked | None:
             read = await self._read(worker, payload, bounds, key)
-            content_hash = str(read["content_hash"])
+            content_hash = hash_in(read)
             size = self._remembered.get(content_hash)
             if size is not None or job.done.done():
                 await worker.ask({"do": "forget"})
             if job.done.done():
                 return None
             if size is None:
-                answer = _sound(await worker.ask({"do": "size"}))
-                size = (_number(answer, "width"), _number(answer, "height"))
+                answer = sound(await worker.ask({"do": "size"}))
+                size = (number_in(answer, "width"), number_in(answer, "height"))
             elif size[0] * size[1] > bounds.max_pixels:
                 raise bad_image.too_many_pixels(*size, bounds.max_pixels)
             self._remember(content_hash, size)
-            return Checked(*size, content_hash, _number(read, "num_bytes"))
+            return Checked(*size, content_hash, number_in(read, "num_bytes"))
 
         checked: Checked = await self._do(tenant, steps)
         return checked
 
     async def pixels(self, payload: Payload, *, tenant: str, bounds: Bounds) -> MappedPixels:
-        """The picture in `payload`. Raises as `check`."""
+        """The picture in `payload`; goes before checks of the same tenant. Raises as `check`, but for `RateLimitError`."""
 
         async def steps(worker: Worker, job: _Job) -> MappedPixels | None:
             await self._read(worker, payload, bounds, None)
@@ -154,24 +160,24 @@ class DecodePool:
                 return None
             answer, file = await worker.ask({"do": "pixels"})
             try:
-                _sound((answer, None))
+                sound((answer, None))
                 if file is None:
                     raise WorkerDiedError("there are no pixels with its answer")
-                return MappedPixels(file, str(answer.get("mode")), _number(answer, "width"), _number(answer, "height"))
-            except ValueError as error:
+                return MappedPixels(file, str(answer.get("mode")), number_in(answer, "width"), number_in(answer, "height"))
+            except (ValueError, OSError) as error:
                 raise WorkerDiedError(str(error)) from None
             finally:
                 if file is not None:
                     os.close(file)
 
-        pixels: MappedPixels = await self._do(tenant, steps)
+        pixels: MappedPixels = await self._do(tenant, steps, is_urgent=True)
         return pixels
 
-    async def _do(self, tenant: str, steps: Callable[[Worker, _Job], Awaitable[Any]]) -> Any:
+    async def _do(self, tenant: str, steps: Callable[[Worker, _Job], Awaitable[Any]], *, is_urgent: bool = False) -> Any:
         if self._is_closed:
             raise _draining()
-        job = _Job(steps)
-        self._turns.join(tenant, job)
+        job = _Job(tenant, steps)
+        self._turns.join(tenant, job, is_urgent=is_urgent)
         while self._idle:
             if not (wake := self._idle.pop()).done():
                 wake.set_result(None)
@@ -195,9 +201,10 @@ class DecodePool:
             "key": key,
             "max_bytes": bounds.max_bytes,
             "max_pixels": bounds.max_pixels,
-            "limit_s": self._timeout_s + SPARE_S,
+            "cpu_s": self._timeout_s,
+            "limit_s": PATIENCE * self._timeout_s + SPARE_S,
         }
-        return _sound(await worker.ask(question, payload.file.fileno()))
+        return sound(await worker.ask(question, payload.file.fileno()))
 
     def _remember(self, content_hash: str, size: tuple[int, int]) -> None:
         self._remembered[content_hash] = size
@@ -214,7 +221,11 @@ class DecodePool:
                 if worker is not None and not worker.is_alive:
                     await worker.end()
                     worker = None
-                worker = await self._work(job, worker)
+                try:
+                    worker = await self._work(job, worker)
+                finally:
+                    self._turns.end(job.tenant)
+                    del job  # which holds a payload, and the next may be long in coming
         finally:
             if worker is not None:
                 await worker.end()
@@ -235,19 +246,18 @@ class DecodePool:
         is_usable = False
         try:
             worker = worker or await self._start()
-            async with asyncio.timeout(self._timeout_s):
-                result = await job.steps(worker, job)
+            if not job.done.done():  # else who wanted it has left while the process started, and closed the payload
+                async with asyncio.timeout(PATIENCE * self._timeout_s):
+                    job.succeed(await job.steps(worker, job))
             is_usable = True
-            job.succeed(result)
         except bad_image.BadImageError as error:
             is_usable = True
             job.fail(MediaError(str(error)))
         except TimeoutError:
-            log.warning("decoding_timed_out", timeout_s=self._timeout_s)
-            job.fail(MediaError(f"decoding the image took longer than `{self._timeout_s:g}` s; send a smaller or simpler one"))
+            log.warning("decoding_starved", waited_s=PATIENCE * self._timeout_s)
+            job.fail(OverloadedError("there was too little time to decode an image: the machine is busy; try again in a moment"))
         except WorkerDiedError as error:
-            log.warning("decoding_failed", reason=str(error))
-            job.fail(MediaError("the image could not be decoded, its decoder broke off; save it anew with another program"))
+            job.fail(await self._why_it_died(worker, error))
         except asyncio.CancelledError:
             job.fail(_draining())
             raise
@@ -258,6 +268,16 @@ class DecodePool:
             if worker is not None and not is_usable:
                 await worker.end()
         return worker if is_usable else None
+
+    async def _why_it_died(self, worker: Worker | None, error: WorkerDiedError) -> MediaError:
+        """What the client is told of a job that its process did not outlive."""
+        if worker is not None:
+            await worker.end()
+            if worker.exit_code == -signal.SIGPROF:
+                log.warning("decoding_timed_out", timeout_s=self._timeout_s)
+                return MediaError(f"decoding the image took longer than `{self._timeout_s:g}` s; send a smaller or simpler one")
+        log.warning("decoding_failed", reason=str(error))
+        return MediaError("the image could not be decoded, its decoder broke off; save it anew with another program")
 
     async def _start(self) -> Worker:
         """A process that answers. Raises what says why there is none."""
@@ -271,24 +291,6 @@ class DecodePool:
                 raise RuntimeError(f"the decoding process did not start, and ended with {worker.exit_code}") from error
             raise
         return worker
-
-
-def _sound(answer: tuple[dict[str, Any], int | None]) -> dict[str, Any]:
-    """An answer without a file. Raises `BadImageError` where it is an error."""
-    what, file = answer
-    if file is not None:
-        os.close(file)
-        raise WorkerDiedError("there is a file with its answer")
-    if isinstance(error := what.get("error"), str):
-        raise bad_image.BadImageError(error)
-    return what
-
-
-def _number(answer: dict[str, Any], name: str) -> int:
-    number = answer.get(name)
-    if not isinstance(number, int) or not 0 < number < 1 << 48:
-        raise WorkerDiedError(f"there is no `{name}` in its answer")
-    return number
 
 
 def _draining() -> DrainingError:

@@ -6,6 +6,12 @@ Role: asked by `fetch.py` before anything goes to the network.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
+
+from server.errors import RateLimitError
+
+MAX_WAITING: Final = 256
+"""Of each tenant."""
 
 
 class Slot:
@@ -39,10 +45,16 @@ class Slots:
         return len(self._lines)
 
     async def take(self, name: str) -> Slot:
-        """Wait for one of the slots of this tenant."""
+        """Wait for one of the slots of this tenant. Raises `RateLimitError` where too many wait already."""
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line(self, name, self._most)
+        if line.num_users >= self._most + MAX_WAITING:
+            raise RateLimitError(
+                f"`{line.num_users - self._most}` images of this tenant wait to be fetched already; send fewer, or try later",
+                reason="image_queue_full",
+                retry_after_s=5,
+            )
         line.num_users += 1
         try:
             await line.free.acquire()

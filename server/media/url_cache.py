@@ -11,9 +11,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from server.clock import Clock
 from server.payload import PayloadFile
+
+MAX_FILES: Final = 512
+"""Each has a descriptor, however small it is."""
 
 Key = tuple[bytes, str]
 
@@ -34,7 +38,7 @@ class _Entry:
 
 
 class UrlCache:
-    """Up to `max_bytes` of files, each for `ttl_s` seconds; those not asked for the longest go first."""
+    """Up to `max_bytes` of files, `MAX_FILES` at most, each for `ttl_s` seconds; those not asked for the longest go first."""
 
     def __init__(self, max_bytes: int, ttl_s: float, clock: Clock) -> None:
         self.num_bytes = 0
@@ -87,7 +91,7 @@ class UrlCache:
             return
         self._entries[key] = _Entry(fetched, self._clock.monotonic_s() + self._ttl_s)
         self.num_bytes += fetched.file.num_bytes
-        while self.num_bytes > self._max_bytes:
+        while self.num_bytes > self._max_bytes or len(self._entries) > MAX_FILES:
             self._forget(next(iter(self._entries)))
 
     def _forget(self, key: Key) -> None:

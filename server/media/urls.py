@@ -59,7 +59,10 @@ class ImageUrl:
 def parse_url(text: str, *, ports: Collection[int]) -> ImageUrl:
     """Take `text` apart. Raises `InvalidRequestError` without `param`, and nothing else."""
     if len(text) > MAX_URL_CHARS:
+        _scheme(text)  # what is no URL at all has another cure
         raise InvalidRequestError(f"a URL of `{len(text)}` characters is longer than `{MAX_URL_CHARS}`; send the image as base64")
+    if text.strip() != text:
+        raise InvalidRequestError("the URL has blanks at its beginning or end; remove them")
     if "\\" in text or " " in text or not text.isprintable():
         raise InvalidRequestError("the URL has spaces, backslashes or characters that don't print; percent-encode them")
     scheme, rest = _scheme(text)
@@ -83,7 +86,7 @@ def _scheme(text: str) -> tuple[str, str]:
     """Scheme, in lower case, and what comes after its colon."""
     match = _SCHEME.match(text)
     if match is None:
-        raise InvalidRequestError("the image's URL has no scheme; send an `https://`, `http://` or base64 `data:` URL")
+        raise InvalidRequestError("the image's URL has no scheme; send an `https://` URL, or base64 as `data:image/png;base64,…`")
     scheme = match[1].lower()
     if scheme not in _DEFAULT_PORTS:
         raise InvalidRequestError(f"`{shown(scheme)}:` URLs are not fetched; send an `https://`, `http://` or base64 `data:` URL")

@@ -13,6 +13,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,10 +22,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from server.media.bad_image import BadImageError
+
 MAX_ANSWER_BYTES: Final = 16 * 1024
 MAX_FILES: Final = 4
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
 _FLAGS: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_PROGRAM: Final = "import sys; sys.path[:0] = sys.argv[1:]; from server.media.decoder import main; main()"
+_PROGRAM: Final = "import sys; sys.path += sys.argv[1:]; from server.media.decoder import main; main()"
 
 
 class WorkerDiedError(Exception):
@@ -126,3 +130,30 @@ class Worker:
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def sound(answer: tuple[dict[str, Any], int | None]) -> dict[str, Any]:
+    """An answer without a file. Raises `BadImageError` where it is an error."""
+    what, file = answer
+    if file is not None:
+        os.close(file)
+        raise WorkerDiedError("there is a file with its answer")
+    if isinstance(error := what.get("error"), str):
+        raise BadImageError(error)
+    return what
+
+
+def number_in(answer: dict[str, Any], name: str) -> int:
+    """What `answer` says that `name` is, at least 1. Raises `WorkerDiedError`."""
+    number = answer.get(name)
+    if not isinstance(number, int) or not 0 < number < 1 << 48:
+        raise WorkerDiedError(f"there is no `{name}` in its answer")
+    return number
+
+
+def hash_in(answer: dict[str, Any]) -> str:
+    """The content hash in `answer`. Raises `WorkerDiedError`."""
+    content_hash = answer.get("content_hash")
+    if not isinstance(content_hash, str) or not _HASH.fullmatch(content_hash):
+        raise WorkerDiedError("there is no hash in its answer")
+    return content_hash

@@ -17,6 +17,7 @@ NUM_LONG_AT_ONCE: Final = 2
 
 _LONG_CHARS: Final = 30_000
 _MARKUP_CHARS: Final = 40
+_IMAGE_CHARS: Final = 1000
 
 
 def parts_of(message: Mapping[str, Any], param: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -38,7 +39,7 @@ def check_texts(message: Mapping[str, Any], param: str) -> None:
 
 def is_long(conversation: Conversation) -> bool:
     """Whether rendering takes milliseconds and belongs beside the event loop. Looks no further than it must."""
-    left = _LONG_CHARS
+    left = _LONG_CHARS - _IMAGE_CHARS * len(conversation.images)
     pending: list[object] = [conversation.messages, conversation.tools, conversation.response_format]
     while pending and left > 0:
         value = pending.pop()

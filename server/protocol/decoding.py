@@ -30,6 +30,7 @@ _NOT_A_NUMBER = re.compile(rb"-?(?:NaN|Infinity)")
 _HINTS = (
     (re.compile(r"\.role$"), "; roles are `system`, `developer`, `user`, `assistant` and `tool`"),
     (re.compile(r"^thinking\.type$"), "; it must be `enabled` or `disabled`"),
+    (re.compile(r"\.detail$"), "; it must be `auto`, `low`, `high` or `original`"),
     (re.compile(r"\.tool_calls\[\d+\]\.type$"), "; it must be `function`"),
 )
 _MAX_EXPLANATION_CHARS = 160

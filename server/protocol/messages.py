@@ -110,6 +110,10 @@ def _check_part(part: ContentPart, where: str) -> None:
         raise InvalidRequestError(
             f"`{where}.type` is `{shown(kind)}`; parts of type `text` and `image_url` are taken", param=where
         )
+    if kind == "text" and part.get("image_url") is not None:
+        raise InvalidRequestError(
+            f"`{where}` is a text with an `image_url`; send the image as a part of its own, of type `image_url`", param=where
+        )
     if part.get(kind) is None:
         raise InvalidRequestError(f"`{where}.{kind}` is missing; a part of type `{kind}` has it", param=f"{where}.{kind}")
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from server.body import Body, read_body
 from server.context import RequestContext, Tenant
+from server.errors import InvalidRequestError
 from server.gateway import Gateway
 from server.generation import Generation
 from server.media.loader import LoadedImages
@@ -40,8 +41,8 @@ async def create_chat_completion(request: Request) -> Response:
     gateway.check_ready()
     async with gateway.answers.open(request.scope["state"]):
         body = await read_body(request.stream())
-    with ExitStack() as held:  # what is not answered holds nothing
-        held.callback(body.close)
+    with ExitStack() as files:  # what is not answered holds nothing
+        files.callback(body.close)
         wanted, sources = _parsed(body, ignore_reserved=gateway.ignores_reserved_fields)
         if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
             log.debug("unknown_fields_ignored", request_id=request.state.request_id, num_fields=len(unknown))
@@ -57,18 +58,18 @@ async def create_chat_completion(request: Request) -> Response:
         gateway.precheck(context.tenant, model, request.state.headers)
         if sources:
             generator.check_takes_images(model, sources[0].param)
-        held.pop_all()
+        files.pop_all()
 
     async def begin() -> tuple[Generation, ChatShape]:
-        with ExitStack() as held:
-            held.callback(body.close)
+        with ExitStack() as files:
+            files.callback(body.close)
             schemas = await schemas_of(wanted, len(body.json), gateway.schemas)
             images = await _images(gateway, sources, body, context.tenant, trace)
             if images is not None:
-                held.callback(images.close)
+                files.callback(images.close)
             job = job_of(wanted, schemas, context, model, request.state.arrived_s, images, trace)
             generation = await generator.prepare(job)
-            held.pop_all()
+            files.pop_all()
         request.state.record = record = generation.record
         record.client = request.scope["state"].get("client")
         request.state.headers = generation.headers
@@ -100,7 +101,13 @@ async def create_chat_completion(request: Request) -> Response:
 
 def _parsed(body: Body, *, ignore_reserved: bool) -> tuple[ChatRequest, list[ImageSource]]:
     """The request, and its images. Data that was taken out of the body and is none's is put back."""
-    wanted = chat.parse(body.json, ignore_reserved=ignore_reserved)
+    try:
+        wanted = chat.parse(body.json, ignore_reserved=ignore_reserved)
+    except InvalidRequestError as error:
+        # What names a place in the JSON, or a value that was taken out of it, is to be said of what was sent.
+        if body.payloads and (error.param is None or any(reference in error.message for reference in body.payloads)):
+            chat.parse(body.restored(body.payloads), ignore_reserved=ignore_reserved)
+        raise
     sources = image_sources(wanted.messages)
     if others := body.payloads.keys() - {source.url for source in sources}:
         wanted = chat.parse(body.restored(others), ignore_reserved=ignore_reserved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import sys
 import warnings
@@ -26,7 +27,7 @@ from server.images import ImageRule
 from server.settings import Settings
 from tests.services import tiny_vision
 from tests.services.images import data_url, encoded
-from tests.services.viewer import SIZE, Viewer, blue, plain, red
+from tests.services.viewer import SIZE, Source, Viewer, blue, plain, red
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session"), pytest.mark.filterwarnings("ignore")]
 
@@ -186,10 +187,15 @@ async def test_what_a_client_types_stays_text(viewer: Viewer, typed: str) -> Non
     assert answers[0] != answers[1]
 
 
-async def test_transparency_reaches_vllm_which_puts_white_behind_it(viewer: Viewer) -> None:
+async def test_behind_what_is_transparent_is_what_the_checkpoint_says(viewer: Viewer) -> None:
     transparent = plain((210, 30, 20, 0), mode="RGBA")
-    expected = await viewer.answer("Look: ", plain((255, 255, 255)), " What is it?")
+    board = PillowImage.new("RGB", transparent.picture.size, (255, 255, 255))
+    for x, y in itertools.product(range(board.width), range(board.height)):
+        if (x // 8 + y // 8) % 2:
+            board.putpixel((x, y), (180, 180, 180))
+    expected = await viewer.answer("Look: ", Source(board), " What is it?")
     assert expected == await viewer.answer("Look: ", transparent, " What is it?")
+    assert expected != await viewer.answer("Look: ", plain((255, 255, 255)), " What is it?")
     opaque = plain((210, 30, 20, 255), mode="RGBA")
     assert await viewer.answer("Look: ", red(), " What is it?") == await viewer.answer("Look: ", opaque, " What is it?")
 

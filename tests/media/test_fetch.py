@@ -99,7 +99,7 @@ async def test_names_of_private_addresses(among: str) -> None:
     async with open_site(sends(answer())) as site, open_canaries(site.port) as canaries:
         for address in ADDRESSES:
             async with open_fetcher([site.port], names(img=among.format(address))) as fetcher:
-                with pytest.raises(MediaError, match=r"`img\.test` has an address that is not public") as caught:
+                with pytest.raises(MediaError, match=r"`img\.test` has no address that is public") as caught:
                     await get(fetcher, f"http://img.test:{site.port}/")
             assert address not in caught.value.message
 
@@ -112,7 +112,7 @@ async def test_a_name_that_becomes_private_is_asked_for_once_and_its_first_addre
         async with open_fetcher([site.port], resolver) as fetcher:
             assert b"public" == await get(fetcher, f"http://img.test:{site.port}/")
             assert ["img.test"] == resolver.asked
-            with pytest.raises(MediaError, match="not public"):
+            with pytest.raises(MediaError, match="no address that is public"):
                 await get(fetcher, f"http://img.test:{site.port}/")
 
         assert [0, 0, 0] == [canary.num_connections for canary in canaries]
@@ -143,7 +143,7 @@ async def test_nobody_listens() -> None:
 @pytest.mark.parametrize("resolver", [Names({}), names(img="")])
 async def test_no_such_name(resolver: Names) -> None:
     async with open_fetcher([80], resolver) as fetcher:
-        with pytest.raises(MediaError, match=r"there is no host `img\.test`"):
+        with pytest.raises(MediaError, match=r"`img\.test` has no address that is public"):
             await get(fetcher, "http://img.test/")
 
 
@@ -152,7 +152,7 @@ async def test_the_systems_resolver() -> None:
     async with open_site(sends(answer(b"here")), "127.0.0.1") as site:
         url = f"http://localhost:{site.port}/"
         fetcher = Fetcher(MediaSettings(ports=[site.port]), ManualClock())
-        with pytest.raises(MediaError, match="not public"):
+        with pytest.raises(MediaError, match="no address that is public"):
             await get(fetcher, url)
         allowing = Fetcher(MediaSettings(ports=[site.port], allowed_networks=["127.0.0.1/32", "::1/128"]), ManualClock())
 

@@ -135,6 +135,39 @@ async def test_what_is_no_url_says_what_to_send(url: str, words: str) -> None:
             await loader.load(sources(url), {}, Tenant("t", media=MediaLimits(remote_urls=True)), SCOPE)
 
 
+@pytest.mark.parametrize("of_tenant", [False, True])
+@pytest.mark.parametrize(("what", "most"), [("pixels", 600 + 200), ("bytes", len(encoded(30, 20)) + len(encoded(20, 10)))])
+async def test_images_are_bounded_together_by_their_bytes_and_their_pixels(what: str, most: int, of_tenant: bool) -> None:
+    urls = [data_url(encoded(30, 20)), data_url(encoded(20, 10)), data_url(encoded(1, 1))]
+    bound = {f"max_total_{what}": most}
+    tenant = Tenant("t", media=MediaLimits(**bound)) if of_tenant else TENANT
+    async with running(**({} if of_tenant else bound)) as (loader, _):
+        (await loader.load(sources(*urls[:2]), {}, tenant, SCOPE)).close()
+        with pytest.raises(InvalidRequestError, match=f"`[0-9]+` {what}, more than `{most}` together; send fewer or smaller"):
+            await loader.load(sources(*urls), {}, tenant, SCOPE)
+
+
+async def test_small_images_share_a_descriptor_and_large_ones_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [(width, 7) for width in range(1, 9)]
+    large = encoded(9, 7) + bytes(5000)
+    monkeypatch.setattr("server.media.loader.MAX_GATHERED_BYTES", len(large) - 1)
+    files = {f"/{width}.png": encoded(width, height) for width, height in sizes} | {"/9.png": large}
+    with image_server(files) as served:
+        network = {"ports": [served.port], "allowed_networks": [NETWORK]}
+        async with running(**network) as (loader, _):
+            before = num_payload_files()
+            urls = [data_url(encoded(*size)) for size in sizes] + [served.url(path) for path in files]
+            tenant = Tenant("t", media=MediaLimits(remote_urls=True))
+            loaded = await loader.load(sources(*urls), {}, tenant, SCOPE)
+            assert before + 2 == num_payload_files()
+            for number, size in enumerate([*sizes, *sizes, (9, 7)]):
+                pixels = await loaded.by_path[f"messages[0].content[{number}]"].pixels()
+                assert size == (pixels.width, pixels.height)
+                pixels.close()
+            loaded.close()
+            assert before == num_payload_files()
+
+
 async def test_what_was_fetched_counts_until_it_is_closed() -> None:
     files = {f"/{number}.png": encoded(200, 200, colour=(9, 9, number, 9)) for number in range(4)}
     num_bytes = max(map(len, files.values()))

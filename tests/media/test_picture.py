@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -151,7 +152,7 @@ def test_a_frame_larger_than_the_gif_says_is_refused() -> None:
     file = bytearray(saved(picture("P", (60, 50)), "GIF"))
     file[6:10] = struct.pack("<HH", 1, 1)
 
-    with pytest.raises(BadImageError, match="a frame of the image has more than `2000` pixels"):
+    with pytest.raises(BadImageError, match="a frame of it, has more than `2000` pixels"):
         decode(bytes(file), 2000)
 
 
@@ -193,3 +194,18 @@ def test_pillow_is_left_as_it_was() -> None:
     decode(saved(picture(), "PNG"), 1000)
 
     assert before == Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.parametrize(
+    ("most_pixels", "num_scans", "is_refused"), [(1, 32, False), (1, 33, True), (40_000, 40, False), (40_000, 41, True)]
+)
+def test_a_jpeg_that_is_gone_over_too_often_is_refused(
+    monkeypatch: pytest.MonkeyPatch, most_pixels: int, num_scans: int, is_refused: bool
+) -> None:
+    """Each scan takes the time of all pixels, and may have next to no bytes."""
+    monkeypatch.setattr("server.media.picture.MAX_SCANNED_PIXELS", most_pixels)
+    file = saved(Image.new("L", (40, 25), 100), "JPEG", progressive=True)
+    last_scan = file[file.rindex(b"\xff\xda") : -2]
+    file = file[:-2] + last_scan * (num_scans - file.count(b"\xff\xda")) + file[-2:]
+    with pytest.raises(BadImageError, match=f"goes over its pixels `{num_scans}` times") if is_refused else nullcontext():
+        assert (40, 25) == decode(file, 50_000_000).size

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from server.errors import InternalError, MediaError
+from server.errors import InternalError, MediaError, OverloadedError
 from server.media.pool import Bounds, DecodePool
 from server.media.worker import Worker, WorkerDiedError
 from server.payload import Payload
@@ -135,6 +135,7 @@ class Trap:
 
 
 FOREVER = "while True: time.sleep(0.01) if len(data) % 2 else None"
+PAUSE = "__import__('signal').pause() if len(data) % 2 else None"
 TRAP = payload(FILE + b"trap")
 
 
@@ -194,9 +195,9 @@ async def test_a_process_that_is_killed_while_idle_takes_nothing() -> None:
         assert [idle] != workers()
 
 
-@pytest.mark.parametrize(("line", "way"), [(FOREVER, "check"), ("while True: pass", "pixels")])
-async def test_what_takes_too_long_is_ended(tmp_path: Path, line: str, way: str) -> None:
-    async with running(command=Trap(tmp_path, line).command, timeout_s=0.5) as pool:
+@pytest.mark.parametrize("way", ["check", "pixels"])
+async def test_what_takes_too_long_is_ended(tmp_path: Path, way: str) -> None:
+    async with running(command=Trap(tmp_path, "while True: pass").command, timeout_s=0.5) as pool:
         await is_well(pool)
         (slow,) = workers()
         message = await ends(pool, way)
@@ -208,10 +209,25 @@ async def test_what_takes_too_long_is_ended(tmp_path: Path, line: str, way: str)
         assert not slow.is_running()
 
 
+@pytest.mark.parametrize("way", ["check", "pixels"])
+async def test_what_gets_no_processor_is_not_the_images_fault(tmp_path: Path, way: str) -> None:
+    async with running(command=Trap(tmp_path, PAUSE).command, timeout_s=0.3) as pool:
+        await is_well(pool)
+        (slow,) = workers()
+        error = await answer(pool, way, TRAP, BOUNDS)
+        assert isinstance(error, OverloadedError)
+        assert "the machine is busy" in error.message
+        await is_well(pool)
+        (worker,) = workers()
+
+        assert slow != worker
+        assert not slow.is_running()
+
+
 async def test_a_process_ends_itself_when_nobody_else_does(tmp_path: Path) -> None:
     worker = Worker(Trap(tmp_path, "while True: pass").command)
     try:
-        limits = {"max_bytes": 1 << 20, "max_pixels": 1 << 20, "limit_s": 0.3}
+        limits = {"max_bytes": 1 << 20, "max_pixels": 1 << 20, "cpu_s": 30, "limit_s": 0.3}
         read_it = {"do": "read", "offset": 0, "num_bytes": TRAP.num_bytes, "is_base64": False, "key": None, **limits}
         await worker.ask(read_it, TRAP.file.fileno())
         with pytest.raises(WorkerDiedError):
@@ -261,6 +277,8 @@ SAYS = "decoder._send = lambda channel, answer, file, true=decoder._send: true(c
         ("check", SAYS % "'width': -1"),
         ("check", SAYS % "'width': '23'"),
         ("check", SAYS % "'num_bytes': 1.5"),
+        ("check", SAYS % "'content_hash': 'ab'"),
+        ("check", SAYS % "'content_hash': None"),
         (
             "check",
             "decoder._send = lambda channel, answer, file, true=decoder._send: true(channel, answer, os.dup(1) if answer else None)",
@@ -270,6 +288,10 @@ SAYS = "decoder._send = lambda channel, answer, file, true=decoder._send: true(c
         ("pixels", SAYS % "'height': 1 << 40"),
         ("pixels", PIXELS + "None"),
         ("pixels", PIXELS + "os.memfd_create('pixels')"),
+        (
+            "pixels",
+            PIXELS + "(plain := os.dup(decoder.tempfile.TemporaryFile().fileno()), os.write(plain, bytes(23 * 17 * 3)))[0]",
+        ),
         ("pixels", PIXELS + "(unsealed := os.memfd_create('pixels'), os.write(unsealed, bytes(23 * 17 * 3)))[0]"),
     ],
 )

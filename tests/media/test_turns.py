@@ -57,6 +57,35 @@ def test_too_many_of_one_tenant_are_refused_and_others_are_not() -> None:
     assert [("a", 1), ("b", 0), ("a", 3)] == taken(turns)
 
 
+def test_who_has_enough_under_way_waits_while_others_go_on() -> None:
+    turns: Turns[Job] = Turns(9, max_at_once=2)
+    for number in range(4):
+        turns.join("a", ("a", number))
+    assert [("a", 0), ("a", 1)] == taken(turns)
+    turns.join("b", ("b", 0))
+    assert [("b", 0)] == taken(turns)
+    turns.end("a")
+    assert [("a", 2)] == taken(turns)
+    for tenant in "aab":
+        turns.end(tenant)
+    assert [("a", 3)] == taken(turns)
+    assert 0 == len(turns)
+
+
+def test_what_is_urgent_goes_first_of_its_tenant_and_is_never_too_much() -> None:
+    turns: Turns[Job] = Turns(1)
+    turns.join("a", ("a", 0))
+    turns.join("b", ("b", 0))
+    for number in (1, 2, 3):
+        turns.join("a", ("a", number), is_urgent=True)
+    turns.leave("a", ("a", 2))
+    with pytest.raises(RateLimitError):
+        turns.join("a", ("a", 4))
+
+    assert 4 == len(turns)
+    assert [("a", 1), ("b", 0), ("a", 3), ("a", 0)] == taken(turns)
+
+
 def test_who_leaves_twice_or_never_came_changes_nothing() -> None:
     turns: Turns[Job] = Turns(2)
     turns.join("a", ("a", 0))

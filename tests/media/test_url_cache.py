@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,20 @@ async def test_against_a_list(script: list[tuple[int, int, bool] | float]) -> No
                 while sum(entry[1].file.num_bytes for entry in model) > MAX_BYTES:
                     model.pop(0)
         assert sum(entry[1].file.num_bytes for entry in model) == cache.num_bytes <= MAX_BYTES
+
+
+async def test_small_files_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.media.url_cache.MAX_FILES", 2)
+    cache = UrlCache(MAX_BYTES, TTL_S, ManualClock())
+
+    async def load() -> Fetched:
+        return fetched(1)
+
+    for number in range(4):
+        await cache.get((b"s", str(number)), load)
+
+    assert 2 == cache.num_bytes
+    assert [True, False, False] == [(await cache.get((b"s", str(number)), load))[1] for number in (1, 1, 3)]
 
 
 async def test_cleared() -> None:

@@ -30,6 +30,14 @@ _PROCESSING: dict[str, Any] = {
     "in_patch_limit_video": None,
     "image_mean": [0.5, 0.5, 0.5],
     "image_std": [0.5, 0.5, 0.5],
+    "transparent_bg_config": {
+        "pattern": "chessboard",
+        "chessboard_square_size": 8,
+        "chessboard_square_on_top_left": True,
+        "chessboard_white_value": 255,
+        "chessboard_gray_value": 180,
+    },
+    "transparent_bg_fill_stage": "after_resize",
 }
 HIDDEN, INNER, NUM_LAYERS, NUM_HEADS = 64, 128, 2, 2
 _NUM_CELL_VALUES = 2 * 2 * 3 * 14 * 14

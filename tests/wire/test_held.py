@@ -14,7 +14,7 @@ NUM_BYTES = 100_000
 
 @pytest.fixture(scope="module")
 def house() -> Iterator[House]:
-    with open_house(SCRIPT, admission={"max_held_bytes": 10 * NUM_BYTES}) as opened:
+    with open_house(SCRIPT, admission={"max_held_bytes": 10 * NUM_BYTES}, http={"max_body_bytes": 5 * NUM_BYTES // 2}) as opened:
         yield opened
 
 

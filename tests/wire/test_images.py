@@ -142,12 +142,12 @@ def test_images_are_taken_in_every_role(house: House, customer: Customer, role: 
     ("settings", "parts", "status", "where", "words"),
     [
         ({}, ["https://example.com/a.png"], 400, 1, "remote_urls"),
-        ({"max_images": 2}, ["small"] * 3, 400, 3, "a request may have 2"),
-        ({"max_images": 0}, ["small"], 400, 1, "a request may have 0"),
-        ({}, ["small"] * 1000, 400, 65, "a request may have 64"),
+        ({"max_images": 2}, ["small"] * 3, 400, 3, "image `3` of `3`; a request may have `2`"),
+        ({"max_images": 0}, ["small"], 400, 1, "none are taken from this tenant"),
+        ({}, ["small"] * 1000, 400, 65, "image `65` of `1000`; a request may have `64`"),
         ({"max_pixels": 100}, ["small"], 422, 1, "100"),
         ({"max_image_bytes": 50}, ["small"], 422, 1, "50"),
-        ({"max_total_bytes": 150}, ["small", "other"], 400, None, "150 bytes together"),
+        ({"max_total_bytes": 150}, ["small", "other"], 400, None, "more than `150` together"),
         ({"remote_urls": "allow", "allowed_hosts": ["a.example"]}, ["https://b.example/x"], 400, 1, "b.example"),
     ],
 )  # fmt: skip

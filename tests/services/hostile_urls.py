@@ -1,0 +1,170 @@
+"""URLs that are none, or that try to make the gateway ask where it must not.
+
+`$port` is the port that the public site and the private ones listen on, `$odd` one that images don't come from, `$n` another
+number in each request. Names end in `.test`; what they resolve to is in `hostile_sites.py`.
+"""
+
+from __future__ import annotations
+
+NO_URL = "no `http`, `https` or `data:` URL"
+CREDENTIALS = "credentials, an odd port or a private address in a URL"
+LONG = "a URL of more than 8 KiB"
+
+PRIVATE_HOSTS = (
+    "127.0.0.1", "127.9.9.9", "127.1", "2130706433", "0x7f000001", "0x7f.1", "017700000001", "0177.0.0.01", "127.0.0.1.",
+    "１２７.0.0.1", "①②⑦.0.0.1", "127。0。0。1", "0", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254",
+    "100.100.100.200", "192.0.0.192", "168.63.129.16", "224.0.0.1", "255.255.255.255", "198.18.0.1", "[::1]", "[::]",
+    "[0:0:0:0:0:0:0:1]", "[::ffff:10.0.0.1]", "[::ffff:7f00:1]", "[::127.0.0.1]", "[64:ff9b::7f00:1]", "[64:ff9b:1::a00:1]",
+    "[2002:7f00:1::]", "[2001::1]", "[fe80::1]", "[fc00::1]", "[fd00:ec2::254]", "[fec0::1]", "[ff02::1]", "[100::1]", "[2001:db8::1]",
+)  # fmt: skip
+"""Each says an address that is not public. The first two have somebody listening at `$port`, and so has `[::1]`."""
+
+REFUSED = {
+    **{f"http://{host}:$port/secret?key=hunter2": (CREDENTIALS, "is not a public address") for host in PRIVATE_HOSTS},
+    "http://2130706433/": (CREDENTIALS, "`127.0.0.1` is not a public address"),
+    "https://[::ffff:10.0.0.1]/": (CREDENTIALS, "is not a public address"),
+    "file:///etc/passwd": (NO_URL, "`file:` URLs are not fetched"),
+    "file://localhost/etc/passwd": (NO_URL, "`file:`"),
+    "ftp://img.test:$port/a.png": (NO_URL, "`ftp:`"),
+    "gopher://127.0.0.1:$port/_GET%20/": (NO_URL, "`gopher:`"),
+    "javascript:alert(1)": (NO_URL, "`javascript:`"),
+    "blob:http://img.test/1": (NO_URL, "`blob:`"),
+    "unix:///var/run/docker.sock": (NO_URL, "`unix:`"),
+    "http+unix://%2Fvar%2Frun%2Fdocker.sock/": (NO_URL, "`http+unix:`"),
+    "ws://img.test/": (NO_URL, "`ws:`"),
+    "dict://127.0.0.1:11211/stats": (NO_URL, "`dict:`"),
+    "ldap://127.0.0.1/": (NO_URL, "`ldap:`"),
+    "jar:http://img.test/!/a": (NO_URL, "`jar:`"),
+    "view-source:http://img.test/": (NO_URL, "`view-source:`"),
+    "lifted:00000000000000000000000000000000:0": (NO_URL, "`lifted:`"),
+    "url:http://img.test/": (NO_URL, "`url:`"),
+    "x" * 300 + "://img.test/": (NO_URL, "…:`"),
+    "": (NO_URL, "no scheme"),
+    "a.png": (NO_URL, "no scheme"),
+    "/etc/passwd": (NO_URL, "no scheme"),
+    "//127.0.0.1:$port/": (NO_URL, "no scheme"),
+    "\\\\127.0.0.1\\share\\a.png": (NO_URL, "backslashes"),
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ": (NO_URL, "no scheme"),
+    "127.0.0.1:$port/secret": (NO_URL, "no scheme"),
+    "localhost:$port/secret": (NO_URL, "`localhost:`"),
+    "http:127.0.0.1": (NO_URL, "no host"),
+    "http:/127.0.0.1/": (NO_URL, "no host"),
+    "http://": (NO_URL, "no host"),
+    "http:///secret": (NO_URL, "no host"),
+    "http://?@127.0.0.1": (NO_URL, "no host"),
+    "http://#@127.0.0.1:$port/": (NO_URL, "no host"),
+    "http://:$port/": (NO_URL, "no host"),
+    "http://u:hunter2@img.test:$port/": (CREDENTIALS, "credentials"),
+    "http://img.test@127.0.0.1:$port/": (CREDENTIALS, "credentials"),
+    "http://img.test:$port@127.0.0.1/": (CREDENTIALS, "credentials"),
+    "http://127.0.0.1:$port@img.test/": (CREDENTIALS, "credentials"),
+    "http://@img.test/": (CREDENTIALS, "credentials"),
+    "http://a@b@img.test/": (CREDENTIALS, "credentials"),
+    "http://img.test:22/": (CREDENTIALS, "port `22`"),
+    "http://img.test:$odd/": (CREDENTIALS, "images are not fetched from port"),
+    "http://127.0.0.1:6379/": (CREDENTIALS, "port `6379`"),
+    "http://img.test:0/": (CREDENTIALS, "port `0`"),
+    "http://img.test:99999/": (CREDENTIALS, "port `99999`"),
+    "http://img.test:-1/": (NO_URL, "no host and port"),
+    "http://img.test:8o/": (NO_URL, "no host and port"),
+    "http://img.test:80:80/": (NO_URL, "no host and port"),
+    "http://img.test:８０/": (NO_URL, "no host and port"),
+    "http://::1/": (NO_URL, "no host and port"),
+    "http://[::1/": (NO_URL, "no host and port"),
+    "http://[::1]127.0.0.1/": (NO_URL, "no host and port"),
+    "http://[127.0.0.1]/": (NO_URL, "no IPv6 address"),
+    "http://[fe80::1%25lo]/": (NO_URL, "names a network interface"),
+    "http://[::1%lo]/": (NO_URL, "names a network interface"),
+    "http://%31%32%37.0.0.1:$port/": (NO_URL, "has a `%` in it"),
+    "http://img.test%00.evil.test/": (NO_URL, "has a `%` in it"),
+    "http://img.test%2f@127.0.0.1/": (CREDENTIALS, "credentials"),
+    "http://256.0.0.1/": (NO_URL, "ends like an address"),
+    "http://127.0.0.1.5/": (NO_URL, "ends like an address"),
+    "http://4294967296/": (NO_URL, "ends like an address"),
+    "http://img.127/": (NO_URL, "ends like an address"),
+    "http://" + "a" * 300 + ".test/": (NO_URL, "is longer than `253` characters"),
+    "http://" + "a" * 64 + ".test/": (NO_URL, "is no host name"),
+    "http://img..test/": (NO_URL, "is no host name"),
+    "http://img.test../": (NO_URL, "is no host name"),
+    "http://./": (NO_URL, "is no host name"),
+    "http://$(id).test/": (NO_URL, "is no host name"),
+    "http://img.te;st/": (NO_URL, "is no host name"),
+    "http://im\u0301\u0301g.\u0301test/": (NO_URL, "is no host name"),
+    "http://img.test\\@127.0.0.1:$port/": (NO_URL, "backslashes"),
+    "http:\\\\127.0.0.1:$port/": (NO_URL, "backslashes"),
+    "http://127.0.0.1\t:$port/": (NO_URL, "don't print"),
+    "\thttp://img.test/": (NO_URL, "blanks at"),
+    " http://img.test/": (NO_URL, "blanks at"),
+    "http://img.test/a b": (NO_URL, "spaces"),
+    "http://img.test/\r\nHost: 127.0.0.1\r\n\r\nGET /secret": (NO_URL, "don't print"),
+    "http://img.test/ HTTP/1.1\r\nX: ": (NO_URL, "blanks at"),
+    "ht\ntp://img.test/": (NO_URL, "don't print"),
+    "http://img.test/\0": (NO_URL, "don't print"),
+    "http://img\u200b.test/": (NO_URL, "don't print"),
+    "http://img.test/\u202egnp.a": (NO_URL, "don't print"),
+    "http://img.test/" + "x" * 100_000: (LONG, "a URL of `100016` characters"),
+    "http://" + "9" * 100_000 + "/": (LONG, "characters is longer"),
+    "data:image/png,iVBORw0KGgo": ("`data:` without base64", "is a `data:` URL without base64"),
+    "data:,": ("`data:` without base64", "without base64"),
+    "data:": ("`data:` without base64", "without base64"),
+    "data:image/png;base64": ("`data:` without base64", "without base64"),
+    "data:text/html,<script>alert(1)</script>": ("`data:` without base64", "without base64"),
+    "data:image/svg+xml;utf8,<svg/>": ("`data:` without base64", "without base64"),
+    "data:base64,iVBORw0KGgo=": ("`data:` without base64", "without base64"),
+    "data:image/png;base64;charset=utf-8,iVBORw0KGgo=": ("`data:` without base64", "without base64"),
+    "data:" + "x" * 100_000: ("`data:` without base64", "without base64"),
+    " data:image/png;base64,iVBORw0KGgo=": (NO_URL, "blanks at"),
+}
+"""400, before anything is looked up: what the documentation calls it, and what its error says."""
+
+NOT_PUBLIC = "a host without an address that is public, found or not"
+
+NAMED = {
+    "http://private-$n.test:$port/secret": "has no address that is public",
+    "http://loop-$n.test:$port/secret": "has no address that is public",
+    "https://loop-$n.test/secret": "has no address that is public",
+    "http://LOOP-$n.TEST.:$port/secret": "has no address that is public",
+    "http://ｌｏｏｐ-$n.test:$port/secret": "has no address that is public",
+    "http://six-$n.test:$port/secret": "has no address that is public",
+    "http://both-$n.test:$port/secret": "has no address that is public",
+    "http://many-$n.test:$port/secret": "has no address that is public",
+    "http://mapped-$n.test:$port/secret": "has no address that is public",
+    "http://nat64-$n.test:$port/secret": "has no address that is public",
+    "http://link-$n.test:$port/secret": "has no address that is public",
+    "http://metadata-$n.test:$port/latest/meta-data/": "has no address that is public",
+    "http://carrier-$n.test:$port/secret": "has no address that is public",
+    "http://multicast-$n.test:$port/secret": "has no address that is public",
+    "http://unset-$n.test:$port/secret": "has no address that is public",
+    "http://none-$n.test:$port/": "has no address that is public",
+    "http://empty-$n.test:$port/": "has no address that is public",
+    "http://localhost:$port/secret": "has no address that is public",
+    "http://127.0.0.1-$n.test:$port/": "has no address that is public",
+    "http://іmg-$n.test:$port/": "has no address that is public",
+}
+"""422, after one lookup and before anything is connected to."""
+
+NO_BASE64 = {
+    "iVBO%%%%": "`%`",
+    "iVBO%3D%3D": "`%`",
+    "-_-_": "with `+` and `/` instead of `-` and `_`",
+    "iVBO=Rw0": "`=` before its end",
+    "====": "`=` before its end",
+    "iVBOR": "`5` characters, which no file gives",
+    "iVBO,Rw0": "`,`",
+    'iVBO"': '`"`',
+    "iVBO\\": "`\\`",
+    "iVBOü": "the byte `0xc3`",
+    "iVBO\0": "the byte `0x00`",
+    "iVBO\x0b": "the byte `0x0b`",
+    "<svg/onload=alert(1)>": "`<`",
+    "lifted:00000000000000000000000000000000:0": "`:`",
+}
+"""Base64 that is none, and what its error says; the same with white space behind it."""
+
+PIECES = (
+    "http://", "https://", "HTTP:", "//", "/", "\\", "@", ":", "[", "]", "%", "%25", "%00", ".", "..", "::", "::1", "#", "?", "&", "=", ";",
+    "127", "0x7f", "0177", "1", "0", "-", "_", "~", "*", "$", "'", '"', "\t", "\r\n", "\0", "。", "．", "①", "\u200b", "\u202e", "é",
+    "localhost", "loop", "img", "other", "private", "six", ".test", "u:p@", "data:", "base64,", "file:", "404", "html", "to-loopback",
+    "xn--", "ⓛⓞⓞⓟ", "x" * 70,
+)  # fmt: skip
+"""What URLs are made of, and what they should not be made of."""
