@@ -154,7 +154,7 @@ class Choice:
             record.num_input_tokens = len(self._plan.prompt.token_ids)
 
     def _refused(self, error: GatewayError) -> None:
-        """The engine did not take what it was asked, or never was: nothing costs, unless it failed, or another choice was begun."""
+        """The engine did not take what it was asked: nothing costs, unless it failed itself, or another choice was begun."""
         record = self._record
         if record.first_token_s is None and not isinstance(error, EngineError | EngineDeadError):
             record.admitted_s = None

@@ -120,7 +120,7 @@ class DecodePool:
                     tasks.create_task(self._serve())
         finally:
             self._is_closed = True
-            while (job := self._turns.take()) is not None:
+            for job in self._turns.clear():
                 job.fail(_draining())
 
     async def check(self, payload: Payload, *, tenant: str, scope: bytes, bounds: Bounds) -> Checked:

@@ -80,6 +80,12 @@ class Turns(Generic[J]):
             self._lines.move_to_end(tenant)
         return job
 
+    def clear(self) -> list[J]:
+        """All jobs that wait, which wait no more."""
+        jobs = [job for line in self._lines.values() for job in (*line.urgent, *line.others)]
+        self._lines.clear()
+        return jobs
+
     def end(self, tenant: str) -> None:
         """One of the tenant's jobs is under way no more."""
         self._under_way[tenant] -= 1

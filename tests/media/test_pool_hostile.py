@@ -39,12 +39,12 @@ def files(format: str) -> list[bytes]:
 
 
 async def answer(pool: DecodePool, way: str, what: Payload, bounds: Bounds) -> Any:
-    """What the pool says, or the `MediaError` that it raises."""
+    """What the pool says, or the error that it raises."""
     try:
         if way == "check":
             return await pool.check(what, tenant="a", scope=b"s", bounds=bounds)
         return await pool.pixels(what, tenant="a", bounds=bounds)
-    except MediaError as error:
+    except (MediaError, OverloadedError) as error:
         return error
 
 
@@ -135,7 +135,7 @@ class Trap:
 
 
 FOREVER = "while True: time.sleep(0.01) if len(data) % 2 else None"
-PAUSE = "__import__('signal').pause() if len(data) % 2 else None"
+PAUSE = "__import__('signal').pause()"
 TRAP = payload(FILE + b"trap")
 
 

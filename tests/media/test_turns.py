@@ -72,6 +72,16 @@ def test_who_has_enough_under_way_waits_while_others_go_on() -> None:
     assert 0 == len(turns)
 
 
+def test_all_that_wait_can_be_told_to_go() -> None:
+    turns: Turns[Job] = Turns(9, max_at_once=1)
+    for tenant in "aab":
+        turns.join(tenant, (tenant, len(turns)))
+    turns.join("a", ("a", 9), is_urgent=True)
+    assert ("a", 9) == turns.take()
+    assert {("a", 0), ("a", 1), ("b", 2)} == set(turns.clear())
+    assert 0 == len(turns)
+
+
 def test_what_is_urgent_goes_first_of_its_tenant_and_is_never_too_much() -> None:
     turns: Turns[Job] = Turns(1)
     turns.join("a", ("a", 0))
