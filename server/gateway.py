@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-<<<<<<< HEAD
 from collections.abc import Callable, Collection, Coroutine, Mapping
-=======
-from collections.abc import Callable, Coroutine
 from typing import Final
->>>>>>> main
 
 from server import __version__
 from server.admission.admission import Admission
