@@ -214,9 +214,9 @@ class StorageSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Who may read `/metrics`: `loopback` (this machine without a key) or `key` (nobody without one).
+    """Who may read `/metrics` and `/dashboard`: `loopback` (this machine without a key) or `key` (nobody without one).
 
-    It shows all tenants, so a tenant's key does not open it: `key` does, and the admin key. The first `max_tenants` that are
+    They show all tenants, so a tenant's key opens neither: the admin key opens both, `key` the former. The first `max_tenants` that are
     active have series of their own, all others share those of `other`.
     """
 

@@ -16,7 +16,7 @@ Made from `server/metrics/catalog.py` by `python -m server.metrics.reference`; e
 
 `GET /metrics` is Prometheus's text format: the gateway's own metrics, which begin with `k3gw_`, and vLLM's, which begin with
 `vllm:`, where it runs. Who may read it is said in [admin.md](admin.md). Several gateways are several targets of one job: sum
-their counters and histograms; of what they share (`budget_remaining_ratio`, `tenant_weight`) take the `max`.
+their counters and histograms; of what they share take the `min` (`budget_remaining_ratio`) or the `max` (`tenant_weight`).
 
 - Requests are counted when they end, on every ending. What is under way is in `inflight_requests`, `queued_requests` and the
   engine's own figures only.
