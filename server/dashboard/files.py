@@ -23,7 +23,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
-"""With everything below `/dashboard`: a browser runs nothing but these files, and asks nobody else for anything."""
+"""With the page, its files and its figures: a browser runs nothing but these files, and asks nobody else for anything."""
 
 
 @dataclass(slots=True, frozen=True)
