@@ -30,7 +30,7 @@ def _glance() -> list[Panel]:
     return [
         sheet(
             "Tenants",
-            "Each tenant as it is now. Shares are of what all tenants were given in the last five minutes.",
+            "As it is now. Shares: of all service of the last five minutes; by weight, among those served then or waiting.",
             "tenant",
             Column("Out", TOKENS_PER_S, TOKENS_OUT),
             Column("In", TOKENS_PER_S, TOKENS_IN),
@@ -107,7 +107,7 @@ def _fairness() -> list[Panel]:
         ),
         graph(
             "Share by weight",
-            "What each tenant would get by its weight, among those that were served.",
+            "What each tenant would get by its weight, among those that were served or wait.",
             "percentunit",
             Line(top(WEIGHT_SHARE), NAME),
             stacked=True,
