@@ -166,7 +166,7 @@ class Gateway:
             queued=queue.queued_by_tenant() if queue else {},
             service=self.service(),
             weights={name: tenant.weight for name, tenant in tenants.items()},
-            budget_left=((name, ratio) for name, ratio in left if ratio is not None),
+            budget_left=left,
             ledger_rows=self.storage.ledger.counts,
             num_pending_rows=self.storage.ledger.num_pending,
             limits_up=not (isinstance(limits, RedisStore) and limits.is_away),

@@ -216,8 +216,8 @@ class StorageSettings(Section):
 class MetricsSettings(Section):
     """Who may read `/metrics` and `/dashboard`: `loopback` (this machine without a key) or `key` (nobody without one).
 
-    They show all tenants, so a tenant's key opens neither: the admin key opens both, `key` the former. The first `max_tenants` that are
-    active have series of their own, all others share those of `other`.
+    They show all tenants, so a tenant's key opens neither: the admin key opens both, `key` the former. The first `max_tenants`
+    that are active have series of their own, all others share those of `other`.
     """
 
     access: Literal["loopback", "key"] = "loopback"

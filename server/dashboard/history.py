@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from server.clock import Clock
 from server.dashboard.points import Counts, Point, Sample, point_of
 
@@ -18,6 +20,7 @@ INTERVAL_S: Final = 2.0
 KEPT_S: Final = 900.0
 RATE_S: Final = 10.0
 RATIO_S: Final = 60.0
+log = structlog.get_logger(__name__)
 
 
 class History:
@@ -31,10 +34,13 @@ class History:
         self._num_points = 0
 
     async def run(self, then: Callable[[], None]) -> None:
-        """Sample until cancelled; `then` is called after each."""
+        """Sample until cancelled; `then` is called after each. A fault here is logged: what only looks on must end nothing."""
         while True:
-            self.sample()
-            then()
+            try:
+                self.sample()
+                then()
+            except Exception:
+                log.exception("dashboard_sample_failed")
             await asyncio.sleep(INTERVAL_S)
 
     def sample(self) -> None:

@@ -16,14 +16,14 @@ from server.metrics.names import TenantNames
 class AdmissionFigures:
     """Admission and the ledger as they are now. Mappings are by tenant, `ledger_rows` by what became of them.
 
-    `weights`: of all tenants there are. `budget_left`: pairs of tenant and share, made while they are read, as each takes a look
-    at the tenant's counts.
+    `weights`: of all tenants of the store. `budget_left`: pairs of tenant and share, None for none, made while they are read, as
+    each takes a look at the tenant's counts.
     """
 
     queued: Mapping[str, int] = field(default_factory=dict)
     service: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
-    budget_left: Iterable[tuple[str, float]] = ()
+    budget_left: Iterable[tuple[str, float | None]] = ()
     ledger_rows: Mapping[str, int] = field(default_factory=dict)
     num_pending_rows: int = 0
     limits_up: bool = True
@@ -74,7 +74,8 @@ def admission_pieces(figures: AdmissionFigures, names: TenantNames) -> Iterator[
         yield single(metric, value)
 
 
-def _budget_pieces(budget_left: Iterable[tuple[str, float]], names: TenantNames) -> Iterator[str]:
+def _budget_pieces(budget_left: Iterable[tuple[str, float | None]], names: TenantNames) -> Iterator[str]:
+    """A piece, and an empty one behind it, for so many tenants that were looked at; most of them may have nothing to say."""
     metric = catalog.BUDGET_LEFT
     yield head_of(metric)
     name = catalog.PREFIX + metric.name
@@ -83,11 +84,14 @@ def _budget_pieces(budget_left: Iterable[tuple[str, float]], names: TenantNames)
     while some := list(islice(left, PIECE_SERIES // 2)):
         lines = []
         for tenant, ratio in some:
+            if ratio is None:
+                continue
             label = names.shown(tenant)
             if label == catalog.OTHER:
                 least_of_others = ratio if least_of_others is None else min(least_of_others, ratio)
             else:
                 lines.append(f"{name}{{{labels_of(metric.labels, (label,))}}} {ratio!r}\n")
         yield "".join(lines)
+        yield ""
     if least_of_others is not None:
         yield f"{name}{{{labels_of(metric.labels, (catalog.OTHER,))}}} {least_of_others!r}\n"

@@ -119,7 +119,7 @@ class Recorder:
                 yield "".join(part).encode()
                 part.clear()
                 num_chars = 0
-            if len(piece) > _SMALL_CHARS:
+            if len(piece) > _SMALL_CHARS or not piece:  # nothing at all is said for much that was looked at
                 await asyncio.sleep(0)
         yield "".join(part).encode()
 

@@ -101,7 +101,7 @@ def _mistake(detail: Any) -> tuple[str, str]:
     """Path and words of one of pydantic's errors, with the value where it is short and simple."""
     *parts, last = detail["loc"] or ("",)
     if last == "[key]":
-        last, rule = "", "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit"
+        last, rule = "", "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; `other` is taken"
         return "", f"`{shown(parts[-1])}` is no name of a tenant; {rule}"
     path = cut(".".join(str(part) for part in (*parts, last)), _MAX_PATH_CHARS)
     if detail["type"] == "extra_forbidden":

@@ -226,7 +226,7 @@ def _check_tenant_name(name: str) -> None:
     try:
         NAME.validate_python(name, strict=True)
     except ValidationError:
-        rule = "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit"
+        rule = "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; `other` is taken"
         raise InvalidRequestError(f"`{shown(name)}` is no name of a tenant; {rule}", param="tenant") from None
 
 

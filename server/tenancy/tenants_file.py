@@ -17,7 +17,10 @@ from server.setting_types import Name
 from server.tenancy.marked_yaml import MarkedYaml
 
 NAME: Final[TypeAdapter[str]] = TypeAdapter(Name)
-NAME_RULE: Final = "is no name of a tenant; use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit"
+NAME_RULE: Final = (
+    "is no name of a tenant; use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; "
+    "`other` is taken"
+)
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_MISTAKES: Final = 100
 

@@ -87,6 +87,7 @@ class PaperLlm:
             scheduler_config=SimpleNamespace(max_num_seqs=4),
             parallel_config=SimpleNamespace(data_parallel_size=1),
             speculative_config=None,
+            observability_config=SimpleNamespace(otlp_traces_endpoint=None),
         )
         self.model_config = SimpleNamespace(
             max_model_len=1000,

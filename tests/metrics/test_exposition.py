@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.metrics import catalog
+from server.metrics.collectors import AdmissionFigures
+from server.metrics.families import PIECE_SERIES
 from server.metrics.recorder import Recorder
 from server.metrics.vllm_families import vllm_pieces
 from server.record import GenerationRecord
@@ -72,6 +75,33 @@ async def test_others_have_their_turns_during_a_scrape() -> None:
     running.cancel()
     assert max(map(len, parts)) < 2 * PIECE_BYTES
     assert num_turns > sum(map(len, parts)) / PIECE_BYTES
+
+
+async def test_others_have_their_turns_while_tenants_are_looked_at_that_have_nothing_to_say() -> None:
+    recorder, looked_at = Recorder(max_tenants=10), 0
+
+    def left() -> Iterator[tuple[str, float | None]]:
+        nonlocal looked_at
+        for number in range(10_000):
+            looked_at += 1
+            yield f"t-{number}", None if number % 2 else 0.5
+
+    recorder.watch_admission(lambda: AdmissionFigures(budget_left=left()))
+    most_at_once = 0
+
+    async def others() -> None:
+        nonlocal most_at_once
+        before = 0
+        while True:
+            most_at_once, before = max(most_at_once, looked_at - before), looked_at
+            await asyncio.sleep(0)
+
+    running = asyncio.ensure_future(others())
+    async for _ in recorder.exposition():
+        pass
+    running.cancel()
+    assert 10_000 == looked_at
+    assert most_at_once <= PIECE_SERIES
 
 
 async def test_what_is_counted_meanwhile_breaks_no_scrape() -> None:
