@@ -38,8 +38,7 @@ from server.resampling import SentAnswer, Start, single
 from server.tracing.engine_span import traced
 from server.tracing.trace import in_span
 
-RETRY_TEMPERATURE: Final = 1.0
-"""At least; a greedy answer would only be the same again."""
+RETRY_TEMPERATURE: Final = 1.0  # at least; a greedy answer would only be the same again
 
 _SEEDS: Final = 2**63 - 1
 log = structlog.get_logger(__name__)
@@ -105,11 +104,12 @@ class Choice:
         """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
         request, pace = self._request(), Pace(self._pipeline.clock.monotonic_s)
         record, place, ticket, trace = self._record, self._place, self._ticket, self._plan.job.trace
-        started = False
+        asked = started = False
         try:
             await in_span(trace, "queue", place.wait(), choice=self._index)
             self._dispatched(pace.go_on())
             while True:
+                asked = True
                 pace.ask()
                 async with aclosing(traced(trace, self._pipeline.engine, request, self._index)) as deltas:
                     async for delta in deltas:
@@ -133,7 +133,7 @@ class Choice:
                         pace.wait()
                 request = await self._request_again()
         except GatewayError as error:
-            self._refused(error)
+            self._refused(error, asked)
             raise
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
@@ -153,10 +153,10 @@ class Choice:
             record.admitted_s = now_s
             record.num_input_tokens = len(self._plan.prompt.token_ids)
 
-    def _refused(self, error: GatewayError) -> None:
-        """The engine did not take what it was asked: nothing costs, unless it failed itself, or another choice was begun."""
+    def _refused(self, error: GatewayError, asked: bool) -> None:
+        """The engine did not take what it was `asked`: nothing costs, unless it failed itself, or another choice was begun."""
         record = self._record
-        if record.first_token_s is None and not isinstance(error, EngineError | EngineDeadError):
+        if asked and record.first_token_s is None and not isinstance(error, EngineError | EngineDeadError):
             record.admitted_s = None
             record.num_input_tokens = 0
 

@@ -33,8 +33,10 @@ def _own_name(name: str) -> str:
 Secret = Annotated[SecretStr, AfterValidator(_long_enough)]
 Count = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(_no_switch)]
 Usd = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=9, allow_inf_nan=False), BeforeValidator(_no_switch)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), AfterValidator(_own_name)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """Of a tenant or a cache group: what can stand in a label, a path and a log line."""
+
+TenantName = Annotated[Name, AfterValidator(_own_name)]
 
 
 class Section(BaseModel):

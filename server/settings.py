@@ -32,7 +32,7 @@ from server.sections import (
     TenantSettings,
     TracingSettings,
 )
-from server.setting_types import Name
+from server.setting_types import TenantName
 
 PREFIX = "K3GW_"
 SECRETS = frozenset({
@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     http: HttpSettings = HttpSettings()
     engine: EngineSettings = EngineSettings()
     models: dict[str, ModelSettings] = {"kimi-k3": ModelSettings(aliases=["moonshotai/Kimi-K3", "default"])}
-    tenants: dict[Name, TenantSettings] = {}
+    tenants: dict[TenantName, TenantSettings] = {}
     tenancy: TenancySettings = TenancySettings()
     admission: AdmissionSettings = AdmissionSettings()
     media: MediaSettings = MediaSettings()

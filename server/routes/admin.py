@@ -20,13 +20,13 @@ from server.quoting import shown
 from server.routes.admin_store import body_of, changing, database_of, invalid, query_of, reading, registry_of
 from server.routes.gateway import gateway_of
 from server.sections import TenantSettings
-from server.setting_types import Name
+from server.setting_types import TenantName
 from server.tenancy.rows import Changes, TenantInfo
 from server.usage.report import BY, UsageLine, report
 
 router = APIRouter(prefix="/admin/v1")
 TENANT: Final = TypeAdapter(TenantSettings)
-TENANTS: Final[TypeAdapter[dict[str, TenantSettings]]] = TypeAdapter(dict[Name, TenantSettings])
+TENANTS: Final[TypeAdapter[dict[str, TenantSettings]]] = TypeAdapter(dict[TenantName, TenantSettings])
 
 
 @router.get("/tenants")

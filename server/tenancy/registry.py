@@ -20,7 +20,7 @@ from server.clock import Clock
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.quoting import shown
 from server.sections import TenantSettings
-from server.setting_types import Name
+from server.setting_types import TenantName
 from server.store.database import Database
 from server.store.tables import api_keys, tenants, values
 from server.tenancy.keys import OPEN_TENANT, digest_of, new_key
@@ -31,7 +31,7 @@ FIRST_TENANT: Final = OPEN_TENANT.name
 MAX_LIFETIME_S: Final = 100 * 366 * 24 * 3600
 MAX_KEY_NAME_CHARS: Final = 64
 MAX_LISTED: Final = 20
-NAME: Final[TypeAdapter[str]] = TypeAdapter(Name)
+NAME: Final[TypeAdapter[str]] = TypeAdapter(TenantName)
 
 
 class Registry:

@@ -13,10 +13,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from server.quoting import cut, shown
 from server.sections import TenantSettings
-from server.setting_types import Name
+from server.setting_types import TenantName
 from server.tenancy.marked_yaml import MarkedYaml
 
-NAME: Final[TypeAdapter[str]] = TypeAdapter(Name)
+NAME: Final[TypeAdapter[str]] = TypeAdapter(TenantName)
 NAME_RULE: Final = (
     "is no name of a tenant; use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; "
     "`other` is taken"
