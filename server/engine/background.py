@@ -41,6 +41,8 @@ class Background:
         given = config.get("transparent_bg_config")
         if given is None:
             return None
+        if not isinstance(given, Mapping):
+            raise TypeError("`transparent_bg_config` is no mapping")
         pattern = given.get("pattern", "black")
         if pattern not in get_args(Pattern):
             raise ValueError(f"`{pattern}` is no background; these are: {', '.join(get_args(Pattern))}")
