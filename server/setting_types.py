@@ -37,6 +37,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """Of a tenant or a cache group: what can stand in a label, a path and a log line."""
 
 TenantName = Annotated[Name, AfterValidator(_own_name)]
+TENANT_NAME_RULE = "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; `other` is taken"
+"""What `TenantName` takes, in words for whoever chose another."""
 
 
 class Section(BaseModel):

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from server.errors import InvalidRequestError, OverloadedError
 from server.quoting import cut, shown
 from server.routes.gateway import gateway_of
+from server.setting_types import TENANT_NAME_RULE
 from server.store.database import Database
 from server.store.errors import StoreError
 from server.tenancy.registry import Registry
@@ -101,8 +102,7 @@ def _mistake(detail: Any) -> tuple[str, str]:
     """Path and words of one of pydantic's errors, with the value where it is short and simple."""
     *parts, last = detail["loc"] or ("",)
     if last == "[key]":
-        last, rule = "", "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; `other` is taken"
-        return "", f"`{shown(parts[-1])}` is no name of a tenant; {rule}"
+        return "", f"`{shown(parts[-1])}` is no name of a tenant; {TENANT_NAME_RULE}"
     path = cut(".".join(str(part) for part in (*parts, last)), _MAX_PATH_CHARS)
     if detail["type"] == "extra_forbidden":
         return path, "there is no such field"

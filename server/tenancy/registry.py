@@ -20,7 +20,7 @@ from server.clock import Clock
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.quoting import shown
 from server.sections import TenantSettings
-from server.setting_types import TenantName
+from server.setting_types import TENANT_NAME_RULE, TenantName
 from server.store.database import Database
 from server.store.tables import api_keys, tenants, values
 from server.tenancy.keys import OPEN_TENANT, digest_of, new_key
@@ -226,8 +226,7 @@ def _check_tenant_name(name: str) -> None:
     try:
         NAME.validate_python(name, strict=True)
     except ValidationError:
-        rule = "use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; `other` is taken"
-        raise InvalidRequestError(f"`{shown(name)}` is no name of a tenant; {rule}", param="tenant") from None
+        raise InvalidRequestError(f"`{shown(name)}` is no name of a tenant; {TENANT_NAME_RULE}", param="tenant") from None
 
 
 def _check_seconds(seconds: int | None, param: str, *, least: int) -> None:

@@ -13,14 +13,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from server.quoting import cut, shown
 from server.sections import TenantSettings
-from server.setting_types import TenantName
+from server.setting_types import TENANT_NAME_RULE, TenantName
 from server.tenancy.marked_yaml import MarkedYaml
 
 NAME: Final[TypeAdapter[str]] = TypeAdapter(TenantName)
-NAME_RULE: Final = (
-    "is no name of a tenant; use at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit; "
-    "`other` is taken"
-)
+NAME_RULE: Final = f"is no name of a tenant; {TENANT_NAME_RULE}"
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_MISTAKES: Final = 100
 
