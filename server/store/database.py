@@ -7,7 +7,9 @@ used as soon as it is there. Invariant: what is within one `write()` is committe
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -24,6 +26,8 @@ from server.store.migrations import HEAD
 
 CONNECT_TIMEOUT_S: Final = 5.0
 BUSY_TIMEOUT_S: Final = 5.0
+LOCKED_PAUSE_S: Final = 0.02
+_LOCKED: Final = frozenset({"SQLITE_BUSY", "SQLITE_BUSY_RECOVERY", "SQLITE_LOCKED"})
 MIGRATION_LOCK: Final = 0x6B33_6777_0001  # any number that nothing else in the database takes an advisory lock by
 AWAY_STATES: Final = frozenset({"08", "25", "28", "3D", "40", "53", "55", "57", "58"})
 """Classes of SQLSTATE that blame the server or other transactions, not the statement. Source: PostgreSQL, appendix A."""
@@ -115,7 +119,7 @@ class Database:
             if not _is_in_memory(self._url):
                 _make_private(Path(str(self._url.database)))
             async with self._engine.connect() as connection:  # in no transaction, as the mode can't be changed in one
-                await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                await _write_ahead(connection)
 
     async def _migrate(self) -> None:
         from server.store.migrations.run import upgrade  # loads Alembic, which takes half a second
@@ -152,6 +156,23 @@ class Database:
                 raise StoreUnusableError(f"`{self.name}` is no store: {reason}; name a file that can be one") from None
             # Not `from error`: a driver's error repeats the statement and its values.
             raise StoreAwayError(f"the store `{self.name}` can't be used: {reason}") from None
+
+
+async def _write_ahead(connection: AsyncConnection) -> None:
+    """Change the mode, unless it is that already. Raises `OperationalError` once others have kept the file for too long.
+
+    SQLite does not wait here, as it does for a transaction: of two that change a new file's mode at once one is refused.
+    """
+    end_s = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        except OperationalError as error:
+            if getattr(error.orig, "sqlite_errorname", "") not in _LOCKED or time.monotonic() > end_s:
+                raise
+        else:
+            return
+        await asyncio.sleep(LOCKED_PAUSE_S)
 
 
 def _parsed(url: str) -> URL:
@@ -215,7 +236,14 @@ def _make_private(path: Path) -> None:
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    try:
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        # Looked at, not opened: closing it again would drop the locks that SQLite's other connections in this process have on it.
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
 
 
 def _current_step(connection: Connection) -> str | None:

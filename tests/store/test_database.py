@@ -149,6 +149,32 @@ async def test_tasks_that_use_an_empty_store_at_once_all_find_it_whole(store_url
         await database.close()
 
 
+async def test_a_new_file_that_another_process_keeps_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    asyncio.get_running_loop().call_later(0.2, other.rollback)
+    database = await Database.open(f"sqlite:///{path}")
+    async with database.read() as connection:
+        assert "wal" == await connection.scalar(text("PRAGMA journal_mode"))
+    await database.close()
+    other.close()
+
+
+async def test_opening_a_file_leaves_the_locks_of_others_in_this_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'gateway.db'}"
+    first = await Database.open(url)
+    async with first.write():
+        second = Database(url)
+        await second.prepare()
+        change = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1], timeout=0).execute('PRAGMA journal_mode = DELETE'))"
+        command = [sys.executable, "-c", change, str(tmp_path / "gateway.db")]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+        assert "database is locked" in done.stderr, done.stdout
+        await second.close()
+    await first.close()
+
+
 def test_a_store_that_is_up_to_date_needs_no_alembic(store_url: str) -> None:
     look = OPEN_ALONE + "print('alembic' in sys.modules)"
     for expected in ("True\n", "False\n"):
