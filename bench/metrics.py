@@ -5,7 +5,7 @@
 `off` is the same gateway with a recorder that counts nothing and choices that note no times. What else runs on the machine makes
 some rounds dearer by half, and its own moods last longer than a round: so rounds are short, each is compared with the one next
 to it, and the median of these ratios is printed, with the range that holds it nineteen times of twenty. With `--model` the engine
-is vLLM's `AsyncLLM` over a fake core, else the scripted one, which is cheaper, so that metrics are a larger part. Then `--tenants`
+is vLLM's `AsyncLLM` over a fake core, else the scripted one, which is cheaper, so metrics are a larger part. Then `--tenants`
 tenants have streams at a fixed pace, and every other window of two seconds a process of its own scrapes; what chunks come late by
 is compared, and what the server needs. Prints a table, and the same as JSON.
 """
