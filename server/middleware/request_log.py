@@ -17,7 +17,7 @@ import structlog
 from starlette.types import Scope
 
 from server.errors import GatewayError
-from server.middleware.log_text import cause_text, without_values
+from server.log_text import cause_text, without_values
 from server.record import GenerationRecord
 from server.tracing.trace import RequestTrace
 
