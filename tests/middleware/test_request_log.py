@@ -141,3 +141,17 @@ async def test_a_refused_request_has_its_outcome_in_the_log_and_nothing_that_it_
         line["error_code"],
         line["error"],
     )
+
+
+async def test_what_asks_again_and_again_is_quiet_until_it_fails() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    well = EdgeMiddleware(app, clock=ManualClock(), on_refused=lambda *_: None)
+    paths = ["/ready", "/metrics", "/dashboard/figures", "/dashboard/page.js", "/dashboard", "/dashboards"]
+    with capture_logs() as lines:
+        for path in paths:
+            await ask(well, path)
+            await ask(failing(NotFoundError("there is none")), path)
+
+    assert [*(["debug", "info"] * 4), *["info"] * 4] == [line["log_level"] for line in lines]
