@@ -65,3 +65,13 @@ def test_no_line_has_what_opens_a_url(capsys: pytest.CaptureFixture[str], shape:
     assert 7 == said.count("https://…@collector.internal:4318/v1/traces?of=me@here") + said.count(
         "https://\\u2026@collector.internal"
     )
+
+
+@pytest.mark.parametrize("shape", ["json", "console"])
+def test_what_matters_most_comes_first(capsys: pytest.CaptureFixture[str], shape: Literal["json", "console"]) -> None:
+    logs.configure(LogSettings(format=shape))
+    structlog.get_logger("ours").info("request", status=200, path="/v1/models", error="none", a_detail=1)
+
+    said = capsys.readouterr().err
+    places = [said.index(name) for name in ("status", "path", "error", "a_detail")]
+    assert sorted(places) == places
