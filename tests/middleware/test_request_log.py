@@ -155,3 +155,10 @@ async def test_what_asks_again_and_again_is_quiet_until_it_fails() -> None:
             await ask(failing(NotFoundError("there is none")), path)
 
     assert [*(["debug", "info"] * 4), *["info"] * 4] == [line["log_level"] for line in lines]
+
+
+async def test_what_would_have_opened_a_path_is_logged() -> None:
+    with capture_logs() as lines:
+        await ask(failing(AuthenticationError("`/metrics` takes `metrics.key`; send it as `x-api-key`")), "/metrics")
+
+    assert ["/metrics takes metrics.key; send it as x-api-key"] == [line["error"] for line in lines]
