@@ -12,7 +12,15 @@ from structlog.testing import capture_logs
 
 from server import logs
 from server.clock import ManualClock
-from server.errors import AuthenticationError, EngineError, GatewayError, InvalidRequestError, NotFoundError
+from server.errors import (
+    AuthenticationError,
+    EngineError,
+    GatewayError,
+    InsufficientQuotaError,
+    InvalidRequestError,
+    NotFoundError,
+    RateLimitError,
+)
 from server.middleware.edge import EdgeMiddleware
 from server.middleware.request_log import MAX_WRONG_KEYS_A_SECOND, without_keys
 from server.sections import LogSettings
@@ -157,8 +165,18 @@ async def test_what_asks_again_and_again_is_quiet_until_it_fails() -> None:
     assert [*(["debug", "info"] * 4), *["info"] * 4] == [line["log_level"] for line in lines]
 
 
-async def test_what_would_have_opened_a_path_is_logged() -> None:
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (AuthenticationError("`/metrics` takes `metrics.key`; send it"), "/metrics takes metrics.key; send it"),
+        (RateLimitError("your limit is `2` requests per minute: 2 are used"), "your limit is 2 requests per minute: 2 are used"),
+        (InsufficientQuotaError("your budget is `5` USD per day: 4 are spent"), "your budget is 5 USD per day: 4 are spent"),
+        (NotFoundError("there is no `/my/words`"), "there is no …"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_is_not_the_clients_own_is_logged(error: GatewayError, logged: str) -> None:
     with capture_logs() as lines:
-        await ask(failing(AuthenticationError("`/metrics` takes `metrics.key`; send it as `x-api-key`")), "/metrics")
+        await ask(failing(error), "/metrics")
 
-    assert ["/metrics takes metrics.key; send it as x-api-key"] == [line["error"] for line in lines]
+    assert [logged] == [line["error"] for line in lines]
