@@ -19,6 +19,9 @@ FUNCTIONS = {
     "absent", "and", "avg_over_time", "bottomk", "by", "changes", "count", "count_over_time", "deriv", "group_left", "histogram_quantile", "increase",
     "max", "min", "on", "or", "rate", "sum", "sum_over_time", "topk", "vector",
 }  # fmt: skip
+UNITS = {"bytes", "ops", "percentunit", "reqps", "s", "short", "si:tok/s"}
+"""Grafana's names; behind `si:` stands what it does not know, to which it gives k, M and G."""
+
 OWN = {"instance", "job"}
 """Labels that Prometheus gives."""
 
@@ -41,7 +44,12 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_where_the_limits_are(panel
     assert panel["title"] != panel["description"]
     (unknown,) = [one["options"] for one in defaults["mappings"] if one["type"] == "special"]
     assert {"match": "null+nan", "result": {"text": "–", "color": "text"}} == unknown
-    assert defaults["unit"]
+    assert {
+        defaults["unit"],
+        *(one["value"] for each in panel["fieldConfig"]["overrides"] for one in each["properties"] if one["id"] == "unit"),
+    } <= UNITS
+    assert all(target["legendFormat"] for target in panel["targets"]), "a line without a name"
+    assert [chr(ord("A") + number) for number in range(len(panel["targets"]))] == [target["refId"] for target in panel["targets"]]
     first, *rest = defaults["thresholds"]["steps"]
     assert first["value"] is None
     assert sorted({step["value"] for step in rest}) == [step["value"] for step in rest]
