@@ -43,6 +43,7 @@ class GatewayError(Exception):
     type: ClassVar[str] = "server_error"
     code: ClassVar[str | None] = None
     log_level: ClassVar[int] = logging.ERROR
+    repeats: ClassVar[bool] = True  # whether a message may have what a client wrote
     outcome: ClassVar[str] = "error"
     reason: str | None = None
     """Why nothing was begun, where the gateway had no room for it: a name for metrics."""
@@ -55,8 +56,8 @@ class GatewayError(Exception):
 
     @property
     def for_log(self) -> str:
-        """The message as the log may have it."""
-        return self.message
+        """The message as the log may have it, which leaves out all that is quoted in it."""
+        return self.message if self.repeats else self.message.replace("`", "")
 
     def body(self) -> dict[str, Any]:
         """The error object of the API, as clients get it in a body or in a stream's last frame."""
@@ -103,6 +104,7 @@ class AuthenticationError(GatewayError):
     code = "invalid_api_key"
     log_level = logging.INFO
     outcome = "unauthenticated"
+    repeats = False
 
 
 class PermissionDeniedError(GatewayError):
@@ -185,6 +187,7 @@ class RateLimitError(GatewayError):
     code = "rate_limit_exceeded"
     log_level = logging.INFO
     outcome = "limited"
+    repeats = False
     reason: str
 
     def __init__(self, message: str, *, reason: str = "requests", param: str | None = None, retry_after_s: int = 1) -> None:

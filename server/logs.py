@@ -1,10 +1,15 @@
-"""How log lines look and where they go: to standard error, for people or as JSON, ours and the libraries' alike."""
+"""How log lines look and where they go: to standard error, for people or as JSON, ours and the libraries' alike.
+
+Invariant: no line has what stands before the `@` of a URL, whoever writes it: that is a user, a password or a token.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from contextlib import suppress
+from typing import Any, Final
 
 import structlog
 
@@ -17,6 +22,7 @@ SAY_TOO_MUCH = (
 )
 """Several lines for each export that fails, with the collector's whole URL; `tracing/otlp.py` says it once a minute."""
 
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s/?#]+@")  # to the last `@`: a password may have one that is not escaped
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -26,12 +32,15 @@ def configure(settings: LogSettings) -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _without_credentials,
     ]
     if settings.format == "json":
         renderer = structlog.processors.JSONRenderer()
-        shared.append(structlog.processors.format_exc_info)
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+        )
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
@@ -48,6 +57,19 @@ def configure(settings: LogSettings) -> None:
     for name in SAY_TOO_MUCH:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.basicConfig(handlers=[handler], level=max(LEVELS[settings.level], logging.WARNING), force=True)
+
+
+def _without_credentials(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: _cleaned(value) for name, value in line.items()}
+
+
+def _cleaned(value: Any) -> Any:
+    """Of texts and lists of texts; nothing else that is logged can have a URL."""
+    if isinstance(value, str):
+        return _CREDENTIALS.sub("…@", value) if "://" in value else value
+    if isinstance(value, list | tuple):
+        return [_cleaned(part) for part in value]
+    return value
 
 
 class _Output(structlog.PrintLogger):

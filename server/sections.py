@@ -5,9 +5,10 @@ Role: bottom layer. `settings.py` reads the file, the environment and flags into
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
@@ -18,6 +19,8 @@ from server.setting_types import Count, Name, Secret, Section, Usd
 
 NANO_PER_USD = 1_000_000_000
 MEMORY_URL = "memory://"
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[!-~](?:[ \t!-~]*[!-~])?")
 
 
 class HttpSettings(Section):
@@ -246,6 +249,16 @@ class TracingSettings(Section):
     @classmethod
     def _yaml_off(cls, exporter: Any) -> Any:
         return "off" if exporter is False else exporter  # YAML reads a bare `off` as false
+
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in headers.items():
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError("has a name that HTTP does not take; use letters, digits and `-`")
+            if not _HEADER_VALUE.fullmatch(value.get_secret_value()):
+                raise ValueError(f"`{name}`: has a value that HTTP does not take; use visible ASCII, and spaces only between")
+        return headers
 
     @field_validator("endpoint")
     @classmethod

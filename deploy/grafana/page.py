@@ -19,9 +19,18 @@ _FROM: Final = {"instance": "k3gw_engine_up", "model": "k3gw_requests_total", "t
 
 
 def page(
-    uid: str, title: str, meaning: str, rows: Sequence[tuple[str, Sequence[Panel]]], tops: Sequence[int] = ()
+    uid: str,
+    title: str,
+    meaning: str,
+    rows: Sequence[tuple[str, Sequence[Panel]]],
+    tops: Sequence[int] = (),
+    *,
+    with_nobody: bool = True,
 ) -> dashboard.Dashboard:
-    """`tops`: how many of the greatest series plots may show, to choose from; none where they show all."""
+    """`tops`: how many of the greatest series plots may show, to choose from; none where they show all.
+
+    `with_nobody`: requests without a valid key, which have no tenant, are among those of all tenants.
+    """
     made = dashboard.Dashboard(title).uid(uid).description(meaning).tags([TAG]).editable().timezone("browser")
     made.time("now-1h", "now").refresh("30s").tooltip(model.DashboardCursorSync.CROSSHAIR)
     made.link(
@@ -32,6 +41,7 @@ def page(
         .keep_time(True)
     )
     made.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    all_values = {} if with_nobody else {"tenant": ".+"}
     for name in VARIABLES:
         query = (
             dashboard.QueryVariable(name)
@@ -40,7 +50,7 @@ def page(
             .datasource(SOURCE)
         )
         query.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(model.VariableSort.ALPHABETICAL_ASC)
-        made.with_variable(query.multi(True).include_all(True).all_value(".*").current(_EVERYTHING))
+        made.with_variable(query.multi(True).include_all(True).all_value(all_values.get(name, ".*")).current(_EVERYTHING))
     if tops:
         made.with_variable(_choice("top", "Show the top", tops))
     for name, panels in rows:

@@ -17,6 +17,13 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 SOURCE: Final = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TOKENS_PER_S: Final = "si:tok/s"
 GREEN, YELLOW, RED = "green", "orange", "red"
+_UNKNOWN: Final = model.SpecialValueMap(
+    model.DashboardSpecialValueMapOptions(
+        match=model.SpecialValueMatch.NULL_AND_NAN, result=model.ValueMappingResult(text="–", color="text")
+    )
+)
+"""A share of nothing (0 / 0) is neither good nor bad: without this it would be a `NaN` in the colour of the lowest threshold."""
+
 _P = TypeVar("_P", timeseries.Panel, stat.Panel, bargauge.Panel, table.Panel)
 
 
@@ -124,7 +131,7 @@ def _dressed(
     instant: bool = False,
     format_as: PromQueryFormat = PromQueryFormat.TIME_SERIES,
 ) -> _P:
-    panel.title(title).description(meaning).unit(unit).no_value("none").datasource(SOURCE)
+    panel.title(title).description(meaning).unit(unit).no_value("none").mappings([_UNKNOWN]).datasource(SOURCE)
     panel.thresholds(dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(limits.steps()))
     for index, line in enumerate(lines):
         query = prometheus.Dataquery().ref_id(_ref(index)).expr(line.query).legend_format(line.legend).datasource(SOURCE)

@@ -245,4 +245,4 @@ def tenants() -> dashboard.Dashboard:
         ("What they get", _quality()),
     ]
     meaning = "What each tenant asks for, what it gets against its weight, where it meets its limits, how well it is served."
-    return page("k3gw-tenants", "k3-gateway: tenants", meaning, rows, tops=(20, 10, 50, 1000))
+    return page("k3gw-tenants", "k3-gateway: tenants", meaning, rows, tops=(20, 10, 50, 1000), with_nobody=False)

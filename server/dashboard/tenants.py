@@ -100,7 +100,9 @@ class _Look:
         served = {name: given - service_before.get(name, 0.0) for name, given in service.items()}
         self._served = {name: given for name, given in served.items() if given > 0}
         self._all_served = sum(self._served.values())
-        self._all_weights = sum(self.tenants[name].weight for name in self._served if name in self.tenants)
+        waiting = {account.name for account in self._accounts or () if account.num_waiting}
+        self._contenders = (self._served.keys() | waiting) & self.tenants.keys()
+        self._all_weights = sum(self.tenants[name].weight for name in self._contenders)
 
     def ordered(self, tenants: list[Tenant], figure: Sort, *, descending: bool) -> list[Tenant]:
         """By `figure`, those alike as they come; those of which it is not known come last, whichever way."""
@@ -119,7 +121,7 @@ class _Look:
             "input_tokens_per_s": self._rate(tenant, "num_input_tokens"),
             "output_tokens_per_s": self._rate(tenant, "num_output_tokens"),
             "service_share": ratio(self._served.get(tenant.name, 0.0), self._all_served),
-            "fair_share": ratio(tenant.weight, self._all_weights) if tenant.name in self._served else None,
+            "fair_share": ratio(tenant.weight, self._all_weights) if tenant.name in self._contenders else None,
             "queued": 0 if account is None else account.num_waiting,
             "running": self.running(tenant),
             "concurrent_requests": limits.concurrent_requests,

@@ -31,8 +31,8 @@ _HOW: Final = "send it as `Authorization: Bearer …` or `x-api-key`"
 class AuthenticationMiddleware:
     """Puts `tenant` and `key_id` into the request's state, `is_admin` where an operator asks, `is_nobody` where it refuses.
 
-    `metrics_from_loopback`: `/metrics` and `/dashboard` need no key from this machine. `wrong_keys`: brakes who keeps sending
-    some.
+    `metrics_from_loopback`: `/metrics` and `/dashboard` need no key from this machine, under a name of it. `wrong_keys`: brakes
+    who keeps sending some.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class AuthenticationMiddleware:
 
     def _is_public(self, scope: Scope) -> bool:
         path = scope["path"]
-        if self._metrics_from_loopback and _is_from_here(scope):
-            return path in PUBLIC_PATHS or path == "/metrics" or (_is_below(path, "/dashboard") and _is_named_so(scope))
+        if self._metrics_from_loopback and _is_from_here(scope) and _is_named_so(scope):
+            return path in PUBLIC_PATHS or path == "/metrics" or _is_below(path, "/dashboard")
         return path in PUBLIC_PATHS
 
     def _identify(self, scope: Scope) -> GatewayError | None:
@@ -71,7 +71,11 @@ class AuthenticationMiddleware:
         if path == "/metrics":
             if self._operators.opens_metrics(secret):
                 return None
-            return AuthenticationError(f"`/metrics` takes `metrics.key` or the admin key; {_HOW}")
+            if not (self._operators.has_metrics or self._operators.has_admin):
+                return AuthenticationError(
+                    "no `metrics.key` and no admin key is set; nothing opens `/metrics` until there is one" + self._way_in(scope)
+                )
+            return AuthenticationError(f"`/metrics` takes `metrics.key` or the admin key; {_HOW}{self._way_in(scope)}")
         if _is_below(path, "/dashboard"):
             return self._identify_viewer(secret, scope)
         if _is_below(path, "/admin") or (_is_below(path, "/debug") and self._operators.is_admin(secret)):
@@ -98,9 +102,18 @@ class AuthenticationMiddleware:
         if not self._operators.has_admin:
             return AuthenticationError(
                 "no admin key is set (`tenancy.admin_key`); nothing opens `/dashboard` from elsewhere until there is one"
+                + self._way_in(scope)
             )
         scope["state"].setdefault("headers", {})["www-authenticate"] = BASIC_CHALLENGE
-        return AuthenticationError(f"`/dashboard` takes the admin key, as the password of any user; a script can {_HOW}")
+        return AuthenticationError(
+            f"`/dashboard` takes the admin key, as the password of any user; a script can {_HOW}{self._way_in(scope)}"
+        )
+
+    def _way_in(self, scope: Scope) -> str:
+        """What else opens a path for who asks from this machine, under another name than its own."""
+        if not (self._metrics_from_loopback and _is_from_here(scope)):
+            return ""
+        return "; from this machine it needs none under `localhost` or `127.0.0.1`"
 
     def _identify_admin(self, secret: bytes | None, scope: Scope) -> AuthenticationError | None:
         if self._operators.is_admin(secret):
@@ -130,7 +143,8 @@ def _is_from_here(scope: Scope) -> bool:
 def _is_named_so(scope: Scope) -> bool:
     """Whether a request from this machine was meant for it, by name.
 
-    A page of another site may give its own name this machine's address: the browser would then show it what is here.
+    A page of another site may give its own name this machine's address: the browser would then show it what is here, tenants and
+    figures alike.
     """
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     try:

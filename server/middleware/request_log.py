@@ -17,14 +17,15 @@ import structlog
 from starlette.types import Scope
 
 from server.errors import GatewayError
-from server.middleware.log_text import cause_text, without_values
+from server.log_text import cause_text, without_values
 from server.record import GenerationRecord
 from server.tracing.trace import RequestTrace
 
 log = structlog.get_logger(__name__)
 MAX_WRONG_KEYS_A_SECOND: Final = 5
 SAME_CAUSE_S: Final = 10.0
-_QUIET: Final = frozenset({"/health", "/ready", "/metrics", "/dashboard/figures"})
+_QUIET: Final = frozenset({"/health", "/ready", "/metrics"})
+_FILES: Final = "/dashboard/"  # the page's own, and its figures: each look at it would be a dozen lines
 _KEY: Final = re.compile(r"\b(?:k3gw|sk)-[A-Za-z0-9_\-]{6,}")
 _LONG_PART: Final = re.compile(r"[^/\s]{25,}")
 
@@ -39,7 +40,7 @@ class RequestLog:
     def write(self, scope: Scope, status: int, seconds: float) -> None:
         """The line of a request that has ended. An error is part of it, with its cause where it has one."""
         state: dict[str, Any] = scope["state"]
-        level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+        level = logging.DEBUG if scope["path"] in _QUIET or scope["path"].startswith(_FILES) else logging.INFO
         record: GenerationRecord | None = state.get("record")
         known = {"model": state["model"]} if "model" in state else {}
         fields = {**state["log"], **known, **(record.log_fields() if record is not None else {})}

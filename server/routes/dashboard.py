@@ -25,6 +25,12 @@ async def page(request: Request) -> Response:
     return _sent(request, _files_of(request)[PAGE])
 
 
+@router.get("/dashboard/")
+async def with_slash() -> Response:
+    """Where the page is: its links are relative to that. So is this one, as the scheme before a proxy is not known here."""
+    return Response(status_code=308, headers={**HEADERS, "location": "../dashboard"})
+
+
 @router.get("/dashboard/figures")
 async def figures(request: Request) -> Response:
     """What the page shows."""

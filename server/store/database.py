@@ -200,6 +200,7 @@ def _sqlite_engine(url: URL) -> AsyncEngine:
         pool_size=size,
         max_overflow=0,
         pool_timeout=CONNECT_TIMEOUT_S,
+        hide_parameters=True,  # an error is logged whole, and secrets are among them
         connect_args={"timeout": BUSY_TIMEOUT_S},
     )
 
@@ -226,6 +227,7 @@ def _postgresql_engine(url: URL, command_timeout_s: float) -> AsyncEngine:
         pool_size=5,
         max_overflow=0,
         pool_timeout=CONNECT_TIMEOUT_S,
+        hide_parameters=True,  # an error is logged whole, and secrets are among them
         pool_pre_ping=True,
         connect_args={"timeout": CONNECT_TIMEOUT_S, "command_timeout": command_timeout_s},
     )

@@ -23,6 +23,7 @@ class OperatorKeys:
     def load(self, admin: SecretStr | None, metrics: SecretStr | None) -> None:
         """Let these open from now on, and no others."""
         self.has_admin = admin is not None
+        self.has_metrics = metrics is not None
         self._admin = _digest_of(admin)
         self._metrics = _digest_of(metrics)
 

@@ -14,9 +14,10 @@ import threading
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+import requests
 import structlog
 from opentelemetry import trace as api
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -73,7 +74,7 @@ class OtlpSink:
         if self._processor is None or self._exporter is None:
             return
         if self._num_written + len(spans) - self._exporter.num_taken > MAX_WAITING_SPANS:
-            self._losses.add(len(spans))
+            self._losses.add(len(spans), "it is too slow for so many")
             return
         state = api.TraceState.from_header([trace.parent.state] if trace.parent else [])
         for span in spans:
@@ -82,8 +83,9 @@ class OtlpSink:
 
     async def run(self) -> None:
         headers = {name: value.get_secret_value() for name, value in self._settings.headers.items()}
-        exporter = OTLPSpanExporter(self._settings.endpoint, headers=headers, timeout=EXPORT_TIMEOUT_S)
-        self._exporter = _CountingExporter(exporter, self._losses)
+        session = _Session()
+        exporter = OTLPSpanExporter(self._settings.endpoint, headers=headers, timeout=EXPORT_TIMEOUT_S, session=session)
+        self._exporter = _CountingExporter(exporter, session, self._losses)
         processor = self._processor = BatchSpanProcessor(
             self._exporter, max_queue_size=MAX_WAITING_SPANS, schedule_delay_millis=SCHEDULE_DELAY_MS
         )
@@ -112,11 +114,40 @@ class OtlpSink:
         )
 
 
+class _Session(requests.Session):
+    """Speaks with the collector, and remembers how that went: the exporter only tells its own log, with the whole URL.
+
+    `outcome` has nothing of what was sent or answered: a status, or what the system or a library calls the failure.
+    """
+
+    outcome = ""
+
+    def request(self, method: Any, url: Any, *arguments: Any, **options: Any) -> requests.Response:
+        try:
+            response = super().request(method, url, *arguments, **options)
+        except Exception as error:
+            self.outcome = _name_of(error)
+            raise
+        self.outcome = f"HTTP {response.status_code}"
+        return response
+
+
+def _name_of(error: BaseException) -> str:
+    """What the system says to the operation that failed, else the kind of error."""
+    found, link = type(error).__name__, error
+    while (inner := link.__cause__ or link.__context__) is not None:
+        link = inner
+        if isinstance(link, OSError) and link.strerror:
+            found = link.strerror
+    return found
+
+
 class _CountingExporter(SpanExporter):
     """Exports, and counts what it was given. All but `num_taken` belongs to the processor's thread."""
 
-    def __init__(self, exporter: SpanExporter, losses: _Losses) -> None:
+    def __init__(self, exporter: SpanExporter, session: _Session, losses: _Losses) -> None:
         self._exporter = exporter
+        self._session = session
         self._losses = losses
         self.num_taken = 0
 
@@ -127,7 +158,7 @@ class _CountingExporter(SpanExporter):
             result = SpanExportResult.FAILURE
         self.num_taken += len(spans)
         if result is not SpanExportResult.SUCCESS:
-            self._losses.add(len(spans))
+            self._losses.add(len(spans), self._session.outcome)
         return result
 
     def shutdown(self) -> None:
@@ -139,12 +170,12 @@ class _Losses:
 
     def __init__(self, clock: Clock, endpoint: str) -> None:
         self._clock = clock
-        self._collector = urlsplit(endpoint).hostname  # the rest of it may be secret
+        self._collector = urlsplit(endpoint).netloc.rpartition("@")[2]  # the rest of it may be secret
         self._num_lost = 0
         self._said_s: float | None = None
         self._lock = threading.Lock()
 
-    def add(self, num_spans: int) -> None:
+    def add(self, num_spans: int, reason: str) -> None:
         """So many more. Called on both threads."""
         with self._lock:
             self._num_lost += num_spans
@@ -153,7 +184,7 @@ class _Losses:
                 return
             self._said_s = now_s
             num_lost, self._num_lost = self._num_lost, 0
-        log.warning("traces_not_exported", num_spans=num_lost, collector=self._collector)
+        log.warning("traces_not_exported", num_spans=num_lost, collector=self._collector, reason=reason)
 
 
 async def _flush(processor: BatchSpanProcessor) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from server.clock import Clock
+from server.log_text import cause_text
 from server.sections import TracingSettings
 from server.tracing.content import Content
 from server.tracing.ending import EndedSpan, Ending, spans_of
@@ -75,8 +76,8 @@ class Tracer:
             return
         try:
             self._sink.write(trace, spans_of(trace, Ending(scope, status, ended_s, state)))
-        except Exception:
-            log.exception("trace_failed", request_id=state["request_id"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request has been answered
+            log.error("trace_failed", request_id=state["request_id"], exception=cause_text(error))
 
 
 def make_tracer(settings: TracingSettings, clock: Clock) -> Tracer | None:

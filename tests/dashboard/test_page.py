@@ -171,7 +171,9 @@ def test_figures_move_under_load_and_the_table_says_what_the_api_does(
     for name, row in rows.items():
         assert f"{row['weight']:g}" == shown[name]["Weight"]
         assert f"{row['refused']:,}" == shown[name]["Refused"]
-        assert ("–" if row["cache_hit_ratio"] is None else f"{100 * row['cache_hit_ratio']:.0f} %") == shown[name]["Cache hits"]
+        assert ("–" if row["cache_hit_ratio"] is None else f"{100 * row['cache_hit_ratio']:.0f}\u00a0%") == shown[name][
+            "Cache hits"
+        ]
     assert ("0 / 3", "0 / 1", "0") == tuple(shown[name]["Running"] for name in ("acme", "beta", "idle"))
     assert shown["acme"]["Requests per min"].endswith(" / 5,000")
     assert shown["acme"]["Budget"].endswith("left")
@@ -411,3 +413,24 @@ def test_nobody_asks_while_nobody_looks(start_gateway: StartGateway, visit: Call
         "document.querySelector('#age').textContent.includes(' 0 s') || document.querySelector('#age').textContent.includes(' 1 s')"
     )
     assert len(page.requests) > before
+
+
+def test_a_name_that_is_too_long_for_its_column_can_be_read(start_gateway: StartGateway, visit: Callable[..., Visit]) -> None:
+    gateway = start_gateway([TALK])
+    name = "a-tenant." * 7
+    put_tenants(gateway, {name: {"weight": 2}})
+    page = visit(gateway.url)
+    page.wait_figures()
+    cell = page.page.locator("#tenants tbody th span", has_text=name)
+
+    assert name == cell.get_attribute("title")
+    assert cell.evaluate("cell => cell.parentNode.scrollWidth > cell.parentNode.clientWidth")
+
+
+def test_a_limits_store_that_is_away_is_no_small_print(start_gateway: StartGateway, visit: Callable[..., Visit]) -> None:
+    gateway = start_gateway([TALK], storage={"limits_url": "redis://127.0.0.1:9/0"})
+    page = visit(gateway.url)
+    page.until("document.querySelector('#notice').textContent.startsWith('The limits store can’t be reached')")
+
+    assert page.page.locator("#notice").is_visible()
+    assert "limits store away" in page.text("#what")

@@ -97,6 +97,24 @@ async def test_the_share_of_service_stands_beside_the_fair_one(still: Make) -> N
     }
 
 
+async def test_who_waits_and_gets_nothing_has_its_part_of_the_weights(still: Make) -> None:
+    gateway = still(ACME, BETA, Tenant("idle", weight=50), seats=1)
+    queue = gateway.gateway.queue
+    assert queue is not None
+    gateway.go(10)
+    places = [
+        queue.join(tenant, Price(), num_places=1, num_input_tokens=100, num_output_tokens=100)[0] for tenant in (ACME, BETA)
+    ]
+    await places[0].wait()
+    places[0].produced(10)
+    rows = {name: gateway.row(name) for name in ("acme", "beta", "idle")}
+    assert {"acme": (0, 1.0, 0.75), "beta": (1, 0.0, 0.25), "idle": (0, 0.0, None)} == {
+        name: (row["queued"], row["service_share"], row["fair_share"]) for name, row in rows.items()
+    }
+    for place in places:
+        place.leave()
+
+
 async def test_places_in_the_queue(still: Make) -> None:
     gateway = still(ACME, BETA, seats=1)
     queue = gateway.gateway.queue

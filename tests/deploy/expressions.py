@@ -49,11 +49,12 @@ class Selector:
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression: `where` it stands, and for a panel's query the `legend` of its series."""
+    """One expression: `where` it stands; for a panel's query the `legend` of its series, and which tenants are all of them there."""
 
     where: str
     text: str
     legend: str = ""
+    all_tenants: str = ".*"
 
     def __str__(self) -> str:
         return self.where
@@ -66,7 +67,7 @@ class Expression:
             "top": "20",
             "instance": ".*",
             "model": ".*",
-            "tenant": ".*",
+            "tenant": self.all_tenants,
             **variables,
         }.items():
             text = text.replace(f"${name}", value)
@@ -109,6 +110,11 @@ def pages() -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(DASHBOARDS.glob("*.json"))}
 
 
+def variables(page: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a page lets its reader choose, by name."""
+    return {variable["name"]: variable for variable in page["templating"]["list"]}
+
+
 def panels(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Those with queries."""
     return [panel for panel in page["panels"] if panel["type"] != "row"]
@@ -117,7 +123,12 @@ def panels(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 def of_dashboards() -> list[Expression]:
     """Every query of every panel."""
     return [
-        Expression(f"{name}: {panel['title']} {target['refId']}", target["expr"], target["legendFormat"])
+        Expression(
+            f"{name}: {panel['title']} {target['refId']}",
+            target["expr"],
+            target["legendFormat"],
+            variables(page)["tenant"]["allValue"],
+        )
         for name, page in pages().items()
         for panel in panels(page)
         for target in panel["targets"]

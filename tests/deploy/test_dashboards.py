@@ -19,6 +19,9 @@ FUNCTIONS = {
     "absent", "and", "avg_over_time", "bottomk", "by", "changes", "count", "count_over_time", "deriv", "group_left", "histogram_quantile", "increase",
     "max", "min", "on", "or", "rate", "sum", "sum_over_time", "topk", "vector",
 }  # fmt: skip
+UNITS = {"bytes", "ops", "percentunit", "reqps", "s", "short", "si:tok/s"}
+"""Grafana's names; behind `si:` stands what it does not know, to which it gives k, M and G."""
+
 OWN = {"instance", "job"}
 """Labels that Prometheus gives."""
 
@@ -39,7 +42,14 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_where_the_limits_are(panel
     defaults = panel["fieldConfig"]["defaults"]
     assert panel["description"].endswith(".")
     assert panel["title"] != panel["description"]
-    assert defaults["unit"]
+    (unknown,) = [one["options"] for one in defaults["mappings"] if one["type"] == "special"]
+    assert {"match": "null+nan", "result": {"text": "–", "color": "text"}} == unknown
+    assert {
+        defaults["unit"],
+        *(one["value"] for each in panel["fieldConfig"]["overrides"] for one in each["properties"] if one["id"] == "unit"),
+    } <= UNITS
+    assert all(target["legendFormat"] for target in panel["targets"]), "a line without a name"
+    assert [chr(ord("A") + number) for number in range(len(panel["targets"]))] == [target["refId"] for target in panel["targets"]]
     first, *rest = defaults["thresholds"]["steps"]
     assert first["value"] is None
     assert sorted({step["value"] for step in rest}) == [step["value"] for step in rest]
@@ -54,11 +64,12 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_where_the_limits_are(panel
 @pytest.mark.parametrize("name", pages())
 def test_a_page_lets_its_reader_choose(name: str) -> None:
     page = pages()[name]
-    variables = {variable["name"]: variable for variable in page["templating"]["list"]}
+    variables = expressions.variables(page)
     assert {"datasource", "instance", "model", "tenant"} <= set(variables)
     for label in queries.VARIABLES:
         variable = variables[label]
-        assert ("query", True, True, ".*") == (variable["type"], variable["multi"], variable["includeAll"], variable["allValue"])
+        everything = ".+" if (name, label) == ("tenants", "tenant") else ".*"  # who has no valid key is no tenant
+        assert ("query", True, True, everything) == tuple(variable[key] for key in ("type", "multi", "includeAll", "allValue"))
         assert {"type": "prometheus", "uid": "${datasource}"} == variable["datasource"]
     used = " ".join(target["expr"] for panel in panels(page) for target in panel["targets"])
     assert [] == [variable for variable in variables if variable != "datasource" and f"${variable}" not in used]

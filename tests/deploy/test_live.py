@@ -40,8 +40,8 @@ def not_there(prometheus: Prometheus, expression: Expression, instance: str = ".
 
 
 def labelled(expression: Expression, samples: list[Sample]) -> bool:
-    """Whether each label of the legend has a value somewhere."""
-    return all(any(sample.labels.get(label) for sample in samples) for label in re.findall(r"\{\{(\w+)\}\}", expression.legend))
+    """Whether each label of the legend has a value in every series: a line without a name is nobody's."""
+    return all(sample.labels.get(label) for label in re.findall(r"\{\{(\w+)\}\}", expression.legend) for sample in samples)
 
 
 @pytest.mark.parametrize("expression", PANELS.values(), ids=str)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from server.metrics import catalog, reference
 from server.metrics.catalog import Limits
+from server.metrics.recorder import Recorder
+from server.record import GenerationRecord
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
@@ -29,6 +32,27 @@ def test_names_say_kind_and_unit() -> None:
         assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
         for unit in ("seconds", "bytes", "ratio"):
             assert metric.name.removesuffix("_total").endswith(f"_{unit}") == (metric.unit == unit), metric.name
+
+
+def test_the_documents_agree_on_what_a_tenant_costs_a_scrape() -> None:
+    recorder = Recorder(["kimi-k3"], max_tenants=10)
+    record = GenerationRecord("r", "customer-01", "kimi-k3", arrived_s=0.0, ended_s=1.0, first_token_s=0.5)
+    record.token_gaps, record.choice_speeds = [1] * 12, [40.0]
+    before = "".join(recorder.pieces())
+    for outcome in ("finished", "cancelled", "invalid", "limited"):
+        record.outcome = outcome
+        recorder.started(record)
+        recorder.ended(record)
+    lines = set("".join(recorder.pieces()).splitlines()) - set(before.splitlines())
+    kilobytes = sum(map(len, lines)) / 1000
+    said = {
+        float(found)
+        for name in ("metrics.md", "operations.md")
+        for found in re.findall(r"(\d+) kB (?:in each|of a) scrape", PAGE.with_name(name).read_text(encoding="utf-8"))
+    }
+    assert said == {7.0}
+    assert 5 <= kilobytes <= 7, "tools, drafts, budget, weight and the queue come on top"
+    assert 60 <= len(lines) <= 88
 
 
 def test_the_maximum_grows_with_tenants_and_models_and_nothing_else() -> None:

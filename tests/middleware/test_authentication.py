@@ -136,7 +136,8 @@ def test_a_browser_is_asked_for_the_password_where_one_would_open_something(star
     assert "no admin key is set" in response.json()["error"]["message"]
 
 
-def test_the_dashboard_opens_without_a_key_only_under_a_name_of_this_machine(start_gateway: StartGateway) -> None:
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/figures", "/metrics"])
+def test_what_needs_no_key_from_here_is_open_only_under_a_name_of_this_machine(start_gateway: StartGateway, path: str) -> None:
     gateway = start_gateway(tenancy={"key": KEY, "admin_key": ADMIN})
     names = {
         "localhost": 200,
@@ -150,10 +151,18 @@ def test_the_dashboard_opens_without_a_key_only_under_a_name_of_this_machine(sta
         "": 401,
     }
 
-    assert names == {name: httpx.get(f"{gateway.url}/dashboard", headers={"host": name}).status_code for name in names}
-    for name in names:
-        assert httpx.get(f"{gateway.url}/dashboard", headers={"host": name, **bearer(ADMIN)}).status_code == 200
-        assert httpx.get(f"{gateway.url}/metrics", headers={"host": name}).status_code == 200
+    answers = {name: httpx.get(gateway.url + path, headers={"host": name}) for name in names}
+    assert names == {name: answer.status_code for name, answer in answers.items()}
+    for name, answer in answers.items():
+        assert answer.is_success or "under `localhost` or `127.0.0.1`" in answer.json()["error"]["message"]
+        assert httpx.get(gateway.url + path, headers={"host": name, **bearer(ADMIN)}).status_code == 200
+
+
+def test_without_any_key_it_is_said_what_opens_the_metrics(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(tenancy={"admin_key": None}, metrics={"access": "key"})
+    message = httpx.get(f"{gateway.url}/metrics").json()["error"]["message"]
+
+    assert "no `metrics.key` and no admin key is set; nothing opens `/metrics` until there is one" == message
 
 
 async def test_wrong_passwords_are_braked_like_wrong_keys() -> None:

@@ -12,7 +12,15 @@ from structlog.testing import capture_logs
 
 from server import logs
 from server.clock import ManualClock
-from server.errors import AuthenticationError, EngineError, GatewayError, InvalidRequestError, NotFoundError
+from server.errors import (
+    AuthenticationError,
+    EngineError,
+    GatewayError,
+    InsufficientQuotaError,
+    InvalidRequestError,
+    NotFoundError,
+    RateLimitError,
+)
 from server.middleware.edge import EdgeMiddleware
 from server.middleware.request_log import MAX_WRONG_KEYS_A_SECOND, without_keys
 from server.sections import LogSettings
@@ -141,3 +149,34 @@ async def test_a_refused_request_has_its_outcome_in_the_log_and_nothing_that_it_
         line["error_code"],
         line["error"],
     )
+
+
+async def test_what_asks_again_and_again_is_quiet_until_it_fails() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    well = EdgeMiddleware(app, clock=ManualClock(), on_refused=lambda *_: None)
+    paths = ["/ready", "/metrics", "/dashboard/figures", "/dashboard/page.js", "/dashboard", "/dashboards"]
+    with capture_logs() as lines:
+        for path in paths:
+            await ask(well, path)
+            await ask(failing(NotFoundError("there is none")), path)
+
+    assert [*(["debug", "info"] * 4), *["info"] * 4] == [line["log_level"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (AuthenticationError("`/metrics` takes `metrics.key`; send it"), "/metrics takes metrics.key; send it"),
+        (RateLimitError("your limit is `2` requests per minute: 2 are used"), "your limit is 2 requests per minute: 2 are used"),
+        (InsufficientQuotaError("your budget is `5` USD per day: 4 are spent"), "your budget is 5 USD per day: 4 are spent"),
+        (NotFoundError("there is no `/my/words`"), "there is no …"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_is_not_the_clients_own_is_logged(error: GatewayError, logged: str) -> None:
+    with capture_logs() as lines:
+        await ask(failing(error), "/metrics")
+
+    assert [logged] == [line["error"] for line in lines]

@@ -49,6 +49,13 @@ def test_every_file_says_that_nothing_else_may_be_asked_or_run(gateway: LiveGate
     assert not re.search(r"<script(?![^>]*src=)|\son[a-z]+=", page.text)
 
 
+def test_a_slash_behind_the_address_leads_to_the_page(gateway: LiveGateway) -> None:
+    answer = httpx.get(f"{gateway.url}/dashboard/")
+
+    assert (308, "../dashboard") == (answer.status_code, answer.headers["location"])
+    assert f"{gateway.url}/dashboard" == str(httpx.get(f"{gateway.url}/dashboard/", follow_redirects=True).url)
+
+
 def test_a_file_that_a_browser_has_is_not_sent_again(gateway: LiveGateway) -> None:
     first = httpx.get(f"{gateway.url}/dashboard/page.js")
     again = httpx.get(f"{gateway.url}/dashboard/page.js", headers={"if-none-match": first.headers["etag"]})

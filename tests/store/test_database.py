@@ -360,3 +360,19 @@ async def test_transactions_that_are_cancelled_leave_nothing_and_hold_nothing(st
     assert {name.removesuffix("-2") for name in names} == {name for name in names if not name.endswith("-2")}
     assert {f"{name.removesuffix('-2')}-2" for name in names} == {name for name in names if name.endswith("-2")}
     assert "last" in names
+
+
+async def test_an_error_of_the_database_tells_nothing_of_what_was_written(store_url: str) -> None:
+    database = await Database.open(store_url)
+    secret = "the-secret-of-" + "all-caches"
+
+    async def write() -> None:
+        async with database.write() as connection:
+            await connection.execute(values.insert().values(name="cache_secret", value=secret))
+
+    await write()
+    with pytest.raises(IntegrityError) as caught:
+        await write()
+    await database.close()
+    assert "INSERT INTO" in str(caught.value)
+    assert secret not in str(caught.value)

@@ -81,6 +81,30 @@ async def test_headers_go_with_every_export_and_nowhere_else(own: Collector, cap
     assert "hush" not in capsys.readouterr().err + repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(401, "HTTP 401"), (404, "HTTP 404"), (None, "Connection refused")], ids=lambda value: str(value)
+)
+async def test_it_is_said_why_a_collector_has_not_got_the_traces(
+    own: Collector, monkeypatch: pytest.MonkeyPatch, answer: int | None, reason: str
+) -> None:
+    monkeypatch.setattr(otlp, "EXPORT_TIMEOUT_S", 0.1)
+    clock = ManualClock()
+    own.answer = answer or own.answer
+    sink = OtlpSink(TracingSettings(exporter="otlp", endpoint=own.endpoint if answer else f"{NOT_A_PORT}/secret-path"), clock)
+    with capture_logs() as lines:
+        task = asyncio.ensure_future(sink.run())
+        await asyncio.sleep(0)
+        sink.write(RequestTrace(clock, clock.now_s), [span(1)])
+        async with asyncio.timeout(10):
+            while not lines:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert [("traces_not_exported", reason)] == [(line["event"], line["reason"]) for line in lines]
+    assert "secret" not in str(lines)
+
+
 async def test_a_collector_that_is_away_is_a_warning_a_minute(
     fast_export: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +129,7 @@ async def test_a_collector_that_is_away_is_a_warning_a_minute(
     assert {"traces_not_exported"} == {line["event"] for line in lines}
     assert 3 >= len(lines)
     assert sum(line["num_spans"] for line in lines) <= 10
-    assert {"127.0.0.1"} == {line["collector"] for line in lines}
+    assert {"127.0.0.1:9"} == {line["collector"] for line in lines}
     assert "" == capsys.readouterr().err
 
 

@@ -27,6 +27,13 @@ def test_headers_are_not_shown(tmp_path: Path) -> None:
     [
         ("headers: {authorization: 112233}", "tracing.headers.authorization: "),
         ("headers: 112233", "tracing.headers: "),
+        (
+            'headers: {authorization: "Bearer 112233\\r\\nx-admin: 1"}',
+            "tracing.headers: `authorization`: has a value that HTTP does not",
+        ),
+        ("headers: {authorization: 'Bearer 112233…'}", "tracing.headers: `authorization`: has a value that HTTP does not take"),
+        ("headers: {authorization: ''}", "tracing.headers: `authorization`: has a value that HTTP does not take"),
+        ("headers: {'112233 authorization': x}", "tracing.headers: has a name that HTTP does not take"),
         ("endpoint: 'http://me:112233@collector'", "tracing.endpoint: is no `http://host:port`"),
     ],
 )

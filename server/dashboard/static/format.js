@@ -1,6 +1,7 @@
 // Figures as text. What is not known is a dash, never a zero.
 
 export const UNKNOWN = "–";
+const GAP = "\u00a0"; // no line ends between a number and its unit
 
 function digits(value, most) {
   return value.toLocaleString("en", { maximumFractionDigits: most, minimumFractionDigits: 0 });
@@ -24,13 +25,18 @@ export function count(value) {
 }
 
 export function percent(value) {
-  return value === null || value === undefined ? UNKNOWN : `${digits(100 * value, value < 0.1 ? 1 : 0)} %`;
+  return value === null || value === undefined ? UNKNOWN : `${digits(100 * value, value < 0.1 ? 1 : 0)}${GAP}%`;
 }
 
 export function seconds(value) {
   if (value === null || value === undefined) return UNKNOWN;
-  if (value < 1) return `${digits(1000 * value, value < 0.01 ? 2 : value < 0.1 ? 1 : 0)} ms`;
-  return value < 120 ? `${digits(value, value < 10 ? 2 : 1)} s` : `${digits(value / 60, 1)} min`;
+  if (value < 1) return `${digits(1000 * value, value < 0.01 ? 2 : value < 0.1 ? 1 : 0)}${GAP}ms`;
+  return value < 120 ? `${digits(value, value < 10 ? 2 : 1)}${GAP}s` : `${digits(value / 60, 1)}${GAP}min`;
+}
+
+/** What is used, and of what. */
+export function pair(taken, limit) {
+  return `${taken}${GAP}/${GAP}${limit}`;
 }
 
 export function duration(value) {

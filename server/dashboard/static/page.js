@@ -151,6 +151,8 @@ function take(figures) {
   Object.assign(seen, { epoch: figures.epoch, next: figures.next, last: figures, answeredMs: Date.now(), failedMs: null });
   const restart = seen.restarts[seen.restarts.length - 1];
   if (seen.areMany) notice("Several gateways answer under this address, by turns, and each knows only its own figures: open one of them directly.", true);
+  else if (figures.replica.store === "away") notice("The store can’t be reached: tenants and keys stay as they were last seen, and rows of usage wait. Why is in the log (store_away, ledger_away).");
+  else if (figures.replica.limits_store === "away") notice("The limits store can’t be reached: limits hold for this replica alone, or all requests are refused, as storage.limits_away says. Why is in the log (limits_store_away).");
   else if (restart === undefined) notice("");
   else notice(`The gateway restarted at ${format.time(restart)}; what it counts began anew.`);
   show(figures);

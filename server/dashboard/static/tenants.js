@@ -16,7 +16,7 @@ function inputTokens(row) {
   const cell = used(row.input_tokens_per_minute);
   const [taken, limit] = row.uncached_input_tokens_per_minute;
   if (limit === null) return cell;
-  const uncached = `${format.number(taken)} / ${format.number(limit)} uncached`;
+  const uncached = `${format.pair(format.number(taken), format.number(limit))} uncached`;
   return { ...cell, note: uncached, share: Math.max(cell.share ?? 0, taken / limit) };
 }
 
@@ -25,13 +25,13 @@ function budget(row) {
   if (!found.length) return { text: "none" };
   const [name, [taken, limit]] = found[0];
   const [window, show] = BUDGETS[name];
-  return { text: `${format.percent(row.budget_left)} left`, note: `${show(taken)} / ${show(limit)} ${window}`, share: 1 - row.budget_left };
+  return { text: `${format.percent(row.budget_left)} left`, note: `${format.pair(show(taken), show(limit))} ${window}`, share: 1 - row.budget_left };
 }
 
 const share = (row) =>
   row.fair_share === null
     ? { text: format.percent(row.service_share) }
-    : { text: format.percent(row.service_share), note: `fair ${format.percent(row.fair_share)}` };
+    : { text: format.percent(row.service_share), note: `fair\u00a0${format.percent(row.fair_share)}` };
 
 /** Heading, what the gateway orders by (null: not at all), and a row's cell: {text, note, share of a limit}. */
 const COLUMNS = [
@@ -146,6 +146,7 @@ export class TenantTable {
 
   #fill({ label, state, cells }, row) {
     put(label, row.name);
+    label.title = row.name;
     put(state, row.suspended ? "suspended" : "");
     COLUMNS.forEach(([, , show], index) => {
       const { text, note = "", share = null } = show(row);

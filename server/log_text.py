@@ -1,6 +1,7 @@
 """What of an error may stand in the log.
 
-Role: beside `request_log.py`. Messages to clients repeat what they sent, and an exception's own text may: prompts are in both.
+Role: for the lines of requests and of their traces. Messages to clients repeat what they sent, and an exception's own text
+may: prompts are in both.
 Invariant: nothing between quotes of any kind is kept, whatever stands in it, but the path of a field that an API has.
 """
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.middleware.log_text import MAX_CHARS, cause_text, without_values
+from server.log_text import MAX_CHARS, cause_text, without_values
 
 
 @pytest.mark.parametrize(
