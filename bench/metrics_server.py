@@ -51,9 +51,6 @@ class NoPace(Pace):
     def ask(self) -> None:
         """Nothing."""
 
-    def wait(self) -> None:
-        """Nothing."""
-
     def came(self, num_new: int) -> float:
         return self._now_s()
 

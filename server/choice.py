@@ -121,6 +121,7 @@ class Choice:
                         place.produced(num_new)
                         output = self._read(delta)
                         if self._reader.finish is not None:
+                            record.engine_done(pace)
                             self._remember_end(delta, self._reader.finish)
                             yield output
                             return
@@ -130,7 +131,7 @@ class Choice:
                         ticket.produced(record.num_output_tokens)
                         if self._gate.fault is not None:
                             break
-                        pace.wait()
+                pace.go_on()
                 request = await self._request_again()
         except GatewayError as error:
             self._refused(error, asked)
@@ -155,10 +156,9 @@ class Choice:
 
     def _refused(self, error: GatewayError, asked: bool) -> None:
         """The engine did not take what it was `asked`: nothing costs, unless it failed itself, or another choice was begun."""
-        record = self._record
-        if asked and record.first_token_s is None and not isinstance(error, EngineError | EngineDeadError):
-            record.admitted_s = None
-            record.num_input_tokens = 0
+        if asked and self._record.first_token_s is None and not isinstance(error, EngineError | EngineDeadError):
+            self._record.admitted_s = None
+            self._record.num_input_tokens = 0
 
     def _prefilled(self, delta: EngineDelta, now_s: float) -> None:
         """The first delta: the prompt has been read. Of several choices the first to speak tells what was cached before."""

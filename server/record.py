@@ -30,7 +30,8 @@ class GenerationRecord:
     `choice_speeds`: of each choice with more than one output of the engine, the tokens per second after its first. `token_gaps`:
     tokens of all choices by the time since the one before, as `Pace.gaps`, empty where there are none; `token_gaps_s`: their sum.
     `waited_s`: for a seat and the engine, of the choice that waited longest; `client`: what it waited for its client, where
-    that is known. `num_draft_tokens` were guessed by the engine, which accepted `num_accepted_tokens` of them.
+    that is known, of which `unread_s` while the engine was waited for, too. `num_draft_tokens` were guessed by the engine, which
+    accepted `num_accepted_tokens` of them.
     `num_image_tokens`: of the prompt's, those of its images, markup included.
     """
 
@@ -67,6 +68,7 @@ class GenerationRecord:
     token_gaps: list[int] = field(default_factory=list)
     token_gaps_s: float = 0.0
     waited_s: float = 0.0
+    unread_s: float = 0.0
     client: ClientPace | None = None
 
     def finished(self, choice: int, reason: str) -> None:
@@ -87,16 +89,24 @@ class GenerationRecord:
     def overhead_s(self) -> float | None:
         """The gateway's own part of the time of a request that the engine was asked; None for others, and until the end.
 
-        Where a client takes nothing while the engine makes nothing, that time counts twice, so it may be less than the truth.
+        What is done with an output while the engine makes the next one holds up nobody: it is no part of it.
         """
         if self.ended_s is None or not self.was_dispatched:
             return None
-        waited_s = self.waited_s + (self.client.waited_s(self.arrived_s) if self.client is not None else 0.0)
+        waited_s = self.waited_s
+        if self.client is not None:
+            waited_s += self.client.waited_s(self.arrived_s) - self.unread_s
         return max(0.0, self.ended_s - self.arrived_s - waited_s)
+
+    def engine_done(self, pace: Pace) -> None:
+        """The engine has said all of a choice, or is not waited for any more."""
+        pace.go_on()
+        self.unread_s = self.client.unread_s if self.client is not None else 0.0
 
     def count_pace(self, pace: Pace) -> None:
         """A choice has ended."""
-        pace.go_on()
+        if pace.is_waiting:
+            self.engine_done(pace)
         self.waited_s = max(self.waited_s, pace.waited_s)
         if (speed := pace.tokens_per_s) is not None:
             self.choice_speeds.append(speed)

@@ -159,8 +159,9 @@ OVERHEAD = Metric(
     "overhead_seconds",
     "histogram",
     "seconds",
-    "The gateway's own part of requests that the engine was asked: their time less their waits for a seat, for the engine, and "
-    "for the client to send its body and take its answer. Fetching and decoding of images is in it.",
+    "The gateway's own part of requests that the engine was asked: their time less their waits for a seat, for the engine from "
+    "asking to its last output, and for the client to send its body and take its answer. Fetching and decoding of images is in "
+    "it; what is done with an output while the engine makes the next one is not, as it holds up nobody.",
     (MODEL,),
     _OURS_S,
 )

