@@ -56,6 +56,7 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
     reloader = Reloader(settings, load or (lambda: settings), reloadable(gateway), path=config)
     gateway.background.append(reloader.run)
     server = _Server(server_config(app))
+    gateway.background.append(lambda: server.turn_away_once(gateway.drain_wanted))
     host, port = listener.getsockname()[:2]
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     model = gateway.models.models[0].name
@@ -175,6 +176,13 @@ class _Server(uvicorn.Server):
     def end(self) -> None:
         """Listen no more, and stop."""
         self.should_exit = True
+
+    async def turn_away_once(self, wanted: asyncio.Event) -> None:
+        """Once `wanted`, close connections as they are idle: a client would come back here over what it keeps open."""
+        await wanted.wait()
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, HttpProtocol)
+            connection.turn_away()
 
 
 def engine_opener(settings: Settings) -> OpenEngine:
