@@ -21,10 +21,11 @@ MEMORY_URL = "memory://"
 
 
 class HttpSettings(Section):
-    """How the gateway listens."""
+    """How the gateway listens. `workers`: so many processes serve, on one engine; more than one only where one is not enough."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    workers: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     keepalive_interval_s: float = Field(default=10.0, gt=0)
     write_timeout_s: float = Field(default=60.0, gt=0)

@@ -21,6 +21,7 @@ from fastapi import FastAPI
 
 from server import logs
 from server.app import create_app
+from server.banner import banner, key_hint, key_shown
 from server.engine.base import Engine
 from server.gateway import Gateway
 from server.grammar.base import Bounds
@@ -29,8 +30,6 @@ from server.lifespan import OpenEngine
 from server.reload import Apply, Reloader
 from server.settings import Settings
 from server.store.errors import StoreError
-from server.tenancy.keys import KeyTable
-from server.tenancy.registry import FIRST_TENANT
 from server.warm_up import warm_up
 
 SHUTDOWN_TIMEOUT_S = 2
@@ -47,7 +46,7 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
     logs.configure(settings.log)
     started_s = time.monotonic()
     try:
-        listener = _bind(settings.http.host, settings.http.port)
+        listener = bind(settings.http.host, settings.http.port)
         app = create_app(settings, engine_opener(settings))
     except (OSError, ValueError, StoreError) as error:
         say(f"error: {error}")
@@ -55,7 +54,7 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
     gateway: Gateway = app.state.gateway
     reloader = Reloader(settings, load or (lambda: settings), reloadable(gateway), path=config)
     gateway.background.append(reloader.run)
-    server = _Server(server_config(app))
+    server = Server(server_config(app))
     gateway.background.append(lambda: server.turn_away_once(gateway.drain_wanted))
     host, port = listener.getsockname()[:2]
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -68,9 +67,9 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
         say(f"the store was empty: tenant `default` has the API key {secret}\n(shown this once; only its SHA-256 is kept)")
 
     def ready() -> None:
-        key = _key_shown(settings, first_key)
-        hint = _key_hint(key, gateway.storage.keys, config)
-        say(_banner(base_url, model, key, hint, time.monotonic() - started_s))
+        key = key_shown(settings, first_key)
+        hint = key_hint(key, gateway.storage.keys, config)
+        say(banner(base_url, model, key, hint, time.monotonic() - started_s))
 
     def drain() -> None:
         if gateway.failure is None:
@@ -143,7 +142,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
     )
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn's server, which listens on while the gateway drains: who connects then is told to go elsewhere.
 
     The first signal drains, the second stops at once; either way the process ends with `run`'s exit code, not by the signal.
@@ -234,45 +233,10 @@ def _vllm_opener(settings: Settings) -> OpenEngine:
     return open_engine
 
 
-def _key_shown(settings: Settings, first_key: list[str]) -> str | None:
-    """How a person who reads the banner writes a key: as it is only where it was made just now. None where none is needed."""
-    if settings.tenancy.auth == "off":
-        return None
-    if settings.tenancy.key is not None:
-        return "$K3GW_TENANCY__KEY"
-    return first_key[0] if first_key else "$KEY"
-
-
-def _key_hint(key: str | None, keys: KeyTable, config: Path | None) -> str | None:
-    """Where a person finds a key, for the banner; None where none is needed or the environment has it."""
-    if key != "$KEY":
-        return None if key is None or key.startswith("$") else key
-    names = sorted(keys.tenants())
-    tenant = names[0] if len(names) == 1 else FIRST_TENANT if FIRST_TENANT in names else "NAME"
-    command = f"`k3-gateway keys create --tenant {tenant}{f' --config {config}' if config else ''}` makes"
-    if not keys.num_keys:
-        return f"there is none yet; {command} one"
-    return (
-        f"the one that the first start printed; {command} another"
-        if FIRST_TENANT in names
-        else f"one of yours; {command} another"
-    )
-
-
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `OSError` with what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=4096)
     except OSError as error:
         raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None
-
-
-def _banner(base_url: str, model: str, key: str | None, hint: str | None, seconds: float) -> str:
-    """What a person needs to send a first request."""
-    lines = [f"ready after {seconds:.1f} s", "", f"  base URL  {base_url}/v1", f"  model     {model}"]
-    if hint is not None:
-        lines.append(f"  API key   {hint}")
-    header = f' -H "Authorization: Bearer {key}"' if key else ""
-    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
-    lines += ["", f'  curl {base_url}/v1/chat/completions{header} -H "Content-Type: application/json" \\', f"    -d '{body}'", ""]
-    return "\n".join(lines)

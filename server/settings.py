@@ -21,6 +21,7 @@ from pydantic_settings import SettingsError as SourceError
 from server.held import SHARE_OF_ONE_TENANT
 from server.media_sections import MediaSettings
 from server.sections import (
+    MEMORY_URL,
     AdmissionSettings,
     EngineSettings,
     HttpSettings,
@@ -95,6 +96,11 @@ class Settings(BaseSettings):
             )
         if self.engine.kind == "scripted":
             self.engine.check_scripted()
+        if self.http.workers > 1 and self.storage.limits_url == MEMORY_URL:
+            raise ValueError(
+                f"http.workers: {self.http.workers} processes can't share limits that are in the memory of one, and "
+                f"storage.limits_url is `{MEMORY_URL}`; name a Redis there, `redis://host:port/number`, or use one worker"
+            )
         if self.tenancy.auth == "off" and not is_loopback(self.http.host):
             raise ValueError(f"tenancy.auth: is `off`, but http.host is `{self.http.host}`; bind to 127.0.0.1 or use keys")
         return self
