@@ -47,9 +47,11 @@ RUN useradd --uid 10001 --gid 0 --home-dir /var/cache/k3-gateway --no-create-hom
     install -d -m 0755 /models /etc/k3-gateway
 COPY --chmod=0755 deploy/container/ray-node.sh /opt/k3-gateway/bin/ray-node
 COPY deploy/container/vllm.yaml /etc/k3-gateway/config.yaml
-# The model lies on a volume: nothing is to be fetched, nor told, at run time.
+# The model lies on a volume: nothing is to be fetched, nor told, at run time. What is compiled is kept where a volume is, not in /tmp.
 ENV PATH=/opt/k3-gateway/bin:$PATH \
     HOME=/var/cache/k3-gateway \
+    TORCHINDUCTOR_CACHE_DIR=/var/cache/k3-gateway/torchinductor \
+    TRITON_CACHE_DIR=/var/cache/k3-gateway/triton \
     HF_HUB_OFFLINE=1 \
     VLLM_NO_USAGE_STATS=1
 USER 10001:0

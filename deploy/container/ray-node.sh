@@ -2,6 +2,7 @@
 # One node of an engine that spans several: a Ray cluster of exactly this engine, and on its first node the gateway.
 #   ray-node leader NUM_NODES [ARGUMENT…]   starts the cluster, waits for NUM_NODES nodes, becomes `k3-gateway serve ARGUMENT…`
 #   ray-node worker LEADER                  joins the cluster of the host LEADER, and ends when it does
+#   ray-node outlast LEADER                 returns when that cluster is no more: what a worker waits for before it goes
 # Ray runs on the gateway's own Python: its workers load what the gateway brings to vLLM. Needs: the extra `ray`.
 #   RAY_PORT       6379 if unset
 #   NODES_WAIT_S   how long the leader waits for its nodes; 1800 if unset, as nodes may be pulling the image
@@ -33,6 +34,7 @@ while (found := sum(node["Alive"] for node in ray.nodes())) < wanted:
     time.sleep(2)
 EOF
         say "all nodes are there"
+        export RAY_ADDRESS=auto   # this one or none: vLLM would otherwise start a cluster of one node
         exec "$prefix/k3-gateway" serve "$@"
         ;;
     worker)
@@ -47,8 +49,14 @@ EOF
         done
         exec "$python" -m ray.scripts.scripts start --address="$leader:$port" --disable-usage-stats --block
         ;;
+    outlast)
+        leader=${2:?the host of the leader}
+        while ray health-check --address "$leader:$port" >/dev/null 2>&1; do
+            sleep 2
+        done
+        ;;
     *)
-        say "error: say \`leader NUM_NODES\` or \`worker LEADER\`"
+        say "error: say \`leader NUM_NODES\`, \`worker LEADER\` or \`outlast LEADER\`"
         exit 2
         ;;
 esac
