@@ -33,11 +33,17 @@ class HttpSettings(Section):
 
 
 class EngineSettings(Section):
-    """Which engine generates the tokens."""
+    """Which engine generates the tokens.
+
+    `draft_model_path`: a folder with the profile's draft model, in place of its name on the hub. `check_hardware`: whether a
+    machine that can't hold the profile is refused; to be turned off where the vendor's tools are not to be believed.
+    """
 
     kind: Literal["vllm", "scripted"] = "vllm"
     profile: str = "cpu-demo"
     model_path: Path | None = None
+    draft_model_path: Path | None = None
+    check_hardware: bool = True
     overrides: dict[str, Any] = {}
     script: Path | None = None
     vocab: Path | None = None

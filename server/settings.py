@@ -41,6 +41,10 @@ SECRETS = frozenset({
     "tracing.endpoint", "tracing.headers",
 })  # fmt: skip
 """Settings whose wrong values are not repeated."""
+_VISIBLE = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/@]*(?=@)|(?<=[?&])([^=&]*password=)[^&]*")
 
 
@@ -112,6 +116,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def visible_devices(vendor: str) -> tuple[str, str | None]:
+    """The variable that says which GPUs of `nvidia` or `amd` the engine is shown, and what it says; None: all."""
+    return next(((name, os.environ[name]) for name in _VISIBLE[vendor] if name in os.environ), ("", None))
 
 
 def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
