@@ -27,6 +27,7 @@ from server.record import GenerationRecord
 
 MAX_HEAD_BYTES = 64 * 1024
 LINGER_S = 1.0
+LAST_CALL_S = 0.2
 QUICK_BYTES = 16 * 1024
 """Received at once, these wait for no turn."""
 
@@ -156,8 +157,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     def turn_away(self) -> None:
         """Close this connection as soon as it is idle. A first request, and one that has begun to come, is answered before."""
-        if self.cycle is not None and not (self._num_idle_bytes or self._unread):
+        if not self._awaits_request:
             self.shutdown()
+
+    def shutdown(self) -> None:
+        """As in uvicorn. Who has connected and not been heard yet is about to ask, and gets a moment to be told."""
+        if self._awaits_request:
+            self.loop.call_later(LAST_CALL_S, super().shutdown)
+        else:
+            super().shutdown()
+
+    @property
+    def _awaits_request(self) -> bool:
+        return self.cycle is None or self._num_idle_bytes > 0 or bool(self._unread)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -183,6 +183,28 @@ class Server(uvicorn.Server):
             assert isinstance(connection, HttpProtocol)
             connection.turn_away()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As in uvicorn; but a connection that nobody has accepted yet is answered, which a closing listener would cut off."""
+        last = [asyncio.ensure_future(self._tell(connection)) for listener in sockets or () for connection in _waiting(listener)]
+        await super().shutdown(sockets)  # listens no more from here on
+        if last:
+            await asyncio.wait(last)
+
+    async def _tell(self, connection: socket.socket) -> None:
+        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        protocol.shutdown()
+
+    def _protocol(self) -> HttpProtocol:
+        return HttpProtocol(self.config, self.server_state, self.lifespan.state)
+
+
+def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections that nobody has accepted yet."""
+    listener.setblocking(False)
+    with suppress(OSError):
+        while True:
+            yield listener.accept()[0]
+
 
 def engine_opener(settings: Settings) -> OpenEngine:
     """What opens the configured engine. Raises `ValueError` or `OSError` for what can be known to fail before that."""
@@ -208,7 +230,12 @@ def _scripted_opener(settings: Settings) -> OpenEngine:
 def _vllm_opener(settings: Settings) -> OpenEngine:
     from server.engine.profiles import load_profile
 
-    profile = load_profile(settings.engine.profile, settings.engine.overrides)
+    profile = load_profile(settings.engine.profile, settings.engine.overrides, settings.engine.draft_model_path)
+    if settings.engine.check_hardware:
+        profile.check_machine()
+    profile.check_nodes()
+    if profile.warning:
+        say(f"warning: {profile.warning}")
     try:
         Bounds(**profile.answer_bounds)
     except TypeError:
