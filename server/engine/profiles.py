@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from server.engine.hardware import Requirement, RequirementError
+from server.engine.hardware import Requirement, RequirementError, missing, missing_package
 
 _FOLDER = Path(__file__).with_name("profiles")
 _FIELDS: Mapping[str, type | tuple[type, ...]] = {
@@ -76,6 +76,18 @@ class Profile:
             raise ProfileError(f"the engine profile `{self.name}` has nodes 0 to {self.num_nodes - 1}; there is no node {rank}")
         node = {"node_rank": rank} | ({} if head is None else {"master_addr": head})
         return replace(self, engine={**self.engine, **node})
+
+    def check_machine(self) -> None:
+        """Raise `ProfileError` where this machine lacks what the profile requires, or the build of vLLM for it."""
+        if self.requires is None:
+            return
+        if (lack := missing(self.requires)) is not None:
+            raise ProfileError(
+                f"the engine profile `{self.name}` needs {self.requires}; {lack}. `k3-gateway profiles` shows which fits; where "
+                "the machine is not told rightly, set `engine.check_hardware: false`"
+            )
+        if (lack := missing_package(self.requires.vendor)) is not None:
+            raise ProfileError(f"the engine profile `{self.name}` can't be served: {lack}")
 
     def check_nodes(self) -> None:
         """Raise `ProfileError` where the engine would wait for other machines which can't know where it is."""
