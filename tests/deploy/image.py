@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class Stage:
         return set(self.words("VOLUME"))
 
 
+@cache
 def stages() -> dict[str, Stage]:
     """By their names."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -76,6 +78,7 @@ def programs(stage: Stage) -> set[str]:
     return {f"{BIN}/python", f"{BIN}/k3-gateway", *(path for path in stage.copied if path.startswith(BIN))}
 
 
+@cache
 def serve_flags() -> set[str]:
     """What `k3-gateway serve` takes."""
     command: Any = typer.main.get_command(app)
