@@ -144,10 +144,10 @@ class Drained:
         return (wanted - self.rows).total() + (self.rows - wanted).total()
 
 
-async def drain(folder: Path, *, num_streams: int, rate_per_s: float, before_s: float = 1.0, long_s: float = 4.0) -> Drained:
-    """SIGTERM to a scripted gateway, `before_s` after `num_streams` of `long_s` each have all begun.
+async def drain(folder: Path, *, num_streams: int, rate_per_s: float, before_s: float = 1.0, long_s: float = 5.0) -> Drained:
+    """SIGTERM to a scripted gateway as soon as `num_streams` of `long_s` each have all begun.
 
-    Other requests arrive from the beginning until it is gone.
+    Other requests arrive from `before_s` before the streams on, until it is gone.
     """
     (folder / "script.json").write_text(json.dumps(script(long_s)), encoding="utf-8")
     seats = {"context_length": 1 << 20, "seats": num_streams + 100}
@@ -155,23 +155,17 @@ async def drain(folder: Path, *, num_streams: int, rate_per_s: float, before_s: 
     async with served(folder, [], engine=engine) as gateway:
         clients, others = Clients(gateway.port, KEY), Clients(gateway.port, KEY)
         exited = asyncio.ensure_future(gateway.process.wait())
-        began_s = unready_s = 0.0
-
-        async def stop() -> None:
-            nonlocal began_s, unready_s
+        async with asyncio.TaskGroup() as tasks:
+            ask = lambda number: others.ask(f"arrived-{number}", SHORT, stream=number % 2 == 0)  # noqa: E731
+            tasks.create_task(arrivals(rate_per_s, ask, exited.done))
+            await _until(lambda: sum(request.is_over for request in others.requests) >= rate_per_s * before_s)
+            for number in range(num_streams):
+                tasks.create_task(clients.ask(f"stream-{number}", LONG, stream=True))
             await _until(lambda: sum(request.is_begun for request in clients.requests) == num_streams)
-            await asyncio.sleep(before_s)
             gateway.send(signal.SIGTERM)
             began_s = time.monotonic()
             await gateway.until_unready()
             unready_s = time.monotonic() - began_s
-
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(num_streams):
-                tasks.create_task(clients.ask(f"stream-{number}", LONG, stream=True))
-            tasks.create_task(stop())
-            ask = lambda number: others.ask(f"arrived-{number}", SHORT, stream=number % 2 == 0)  # noqa: E731
-            tasks.create_task(arrivals(rate_per_s, ask, exited.done))
         code = await exited
         ended_s = time.monotonic()
         rows = Counter((name, outcome) for name, outcome, _ in gateway.rows())
