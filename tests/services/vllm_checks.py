@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import MagicMock
 
 GPU_LIBRARIES = ("flashinfer", "tokenspeed_mla", "flash_mla")
@@ -165,6 +165,7 @@ def facts_of(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     if (draft := engine.get("speculative_config")) and draft.get("model") in MODELS:
         engine["speculative_config"] = {**draft, "model": str(folder / draft["model"])}
     config = AsyncEngineArgs(model=str(folder / case["model"]), **engine).create_engine_config()
+    check_names(config, engine)
     parallel, scheduler, speculative = config.parallel_config, config.scheduler_config, config.speculative_config
     if case["capability"] is not None:
         with set_current_vllm_config(config):
@@ -201,6 +202,22 @@ def facts_of(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def check_names(config: Any, engine: dict[str, Any]) -> None:
+    """What vLLM looks up when the engine is under way already, in its own lists."""
+    from vllm.config.kernel import MoEBackend
+    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
+    from vllm.reasoning import ReasoningParserManager
+
+    parser = config.structured_outputs_config.reasoning_parser
+    for name, value, known in (
+        ("load_format", str(config.load_config.load_format), _LOAD_FORMAT_TO_MODEL_LOADER),
+        ("moe_backend", engine.get("moe_backend", "auto"), get_args(MoEBackend)),
+        ("structured_outputs_config.reasoning_parser", parser, ("", *ReasoningParserManager.list_registered())),
+    ):
+        if value not in known:
+            raise ValueError(f"{name}: vLLM has no {value}")
+
+
 def check_backends(config: Any, capability: list[int]) -> None:
     """Ask the attention backends that are named whether they run this on a GPU of that compute capability."""
     from vllm.platforms import current_platform
@@ -235,6 +252,10 @@ def check_backends(config: Any, capability: list[int]) -> None:
             use_dcp=config.parallel_config.decode_context_parallel_size > 1,
             use_adaptive_verification=speculative is not None and speculative.enable_adaptive_verification,
         )
+        # What a drafted token is worth is known on the GPU only, so one graph must do for steps of any shape.
+        if speculative is not None and speculative.enable_adaptive_verification:
+            graphs = backend.get_class().get_builder_cls()._cudagraph_support.name
+            reasons += [] if graphs == "ALWAYS" else [f"its graphs are for {graphs}, and adaptive verification needs ALWAYS"]
         if reasons:
             raise ValueError(f"{name}: {backend.name} does not run this: {', '.join(reasons)}")
     prefill = config.attention_config.mla_prefill_backend
