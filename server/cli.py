@@ -1,4 +1,4 @@
-"""The command line: `k3-gateway serve | check-config | keys | tenants | usage | demo-model`.
+"""The command line: `k3-gateway serve | check-config | profiles | engine-node | keys | tenants | usage | demo-model`.
 
 Role: composition. Turns flags into settings, settings into an engine and an application, and runs them.
 """
@@ -16,7 +16,7 @@ import typer
 
 from server import __version__
 from server import settings as settings_module
-from server.commands import keys, tenants, usage
+from server.commands import keys, profiles, tenants, usage
 from server.engine.profiles import ProfileError, load_profile
 from server.settings import Settings, SettingsError
 
@@ -25,6 +25,8 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.command("usage")(usage.usage)
+app.command("profiles")(profiles.profiles)
+app.command("engine-node")(profiles.engine_node)
 
 Config = Annotated[Path | None, typer.Option(help="YAML configuration file.")]
 Profile = Annotated[str | None, typer.Option(help="Engine profile: a name, or a YAML file.")]

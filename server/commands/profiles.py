@@ -1,0 +1,68 @@
+"""`k3-gateway profiles` and `k3-gateway engine-node`: which machine runs which profile, and the other machines of one.
+
+Role: command line. Looks at the machine and never imports vllm itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.commands.registry_work import Config, refuse
+from server.engine.hardware import missing
+from server.engine.profiles import Profile, ProfileError, load_profile, profile_names
+from server.settings import SettingsError, load
+
+
+def profiles(
+    here: Annotated[bool, typer.Option("--here", help="Only the names of those that this machine can hold.")] = False,
+) -> None:
+    """List the engine profiles: what each is, what it needs, and whether this machine has that."""
+    known = {name: load_profile(name) for name in profile_names()}
+    lacks = {name: missing(profile.requires) if profile.requires else None for name, profile in known.items()}
+    for name, profile in known.items():
+        if here:
+            if lacks[name] is None:
+                typer.echo(name)
+            continue
+        typer.echo(name)
+        typer.echo(f"    {profile.description}")
+        typer.echo(f"    needs {profile.requires}: {lacks[name] or 'this machine has that'}")
+        typer.echo(f"    {profile.verified}")
+
+
+def engine_node(
+    rank: Annotated[int, typer.Option(help="Number of this machine, from 1 on; the gateway's is 0.")],
+    profile: Annotated[str | None, typer.Option(help="Engine profile, the one that the gateway has.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of the model's checkpoint.")] = None,
+    head: Annotated[str | None, typer.Option(help="Address of the gateway's machine, its `master_addr`.")] = None,
+    config: Config = None,
+) -> None:
+    """Run this machine's part of an engine whose gateway is on another; give it the gateway's configuration."""
+    try:
+        settings = load(config, {"engine.profile": profile, "engine.model_path": model})
+    except SettingsError as error:
+        refuse(error.mistakes)
+    engine = settings.engine
+    try:
+        whole = load_profile(engine.profile, engine.overrides, engine.draft_model_path)
+        if rank < 1:
+            raise ProfileError(f"--rank: `{rank}`: must be 1 or more; node 0 is started by `k3-gateway serve`")
+        part = whole.on_node(rank, head)
+        part.check_nodes()
+        if engine.check_hardware:
+            part.check_machine()
+        if engine.model_path is None or not (engine.model_path / "config.json").is_file():
+            raise ProfileError("engine.model_path: is no folder with a `config.json`; give the checkpoint's with `--model DIR`")
+        _work(part, engine.model_path)
+    except ProfileError as error:
+        refuse([str(error)])
+
+
+def _work(part: Profile, model_path: Path) -> None:
+    from server.engine.vllm_node import run  # loads vLLM, which takes seconds
+
+    typer.echo(f"node {part.engine['node_rank']} of `{part.name}` works for {part.engine['master_addr']}", err=True)
+    run(part, model_path)
