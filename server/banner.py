@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from server.settings import Settings
 from server.tenancy.keys import KeyTable
 from server.tenancy.registry import FIRST_TENANT
+
+
+def say(text: str) -> None:
+    """A line for the person who started the gateway, who may be gone: `serve | tee log`, and Ctrl-C ends `tee` first."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def key_shown(settings: Settings, first_key: list[str]) -> str | None:

@@ -62,8 +62,6 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
 ) -> None:
     """Run the gateway."""
-    from server.serving import run  # loads the web framework, which `--help` and `check-config` need not wait for
-
     flags: dict[str, Any] = {
         "engine.profile": profile,
         "engine.kind": engine,
@@ -73,7 +71,15 @@ def serve(
         "http.host": host,
         "http.port": port,
     }
-    code = run(_settings(config, flags), lambda: settings_module.load(config, flags), config)
+    settings = _settings(config, flags)
+    if settings.http.workers > 1:
+        from server.workers.supervisor import run as supervise
+
+        code = supervise(settings, config, flags)
+    else:
+        from server.serving import run  # loads the web framework, which `--help` and `check-config` need not wait for
+
+        code = run(settings, lambda: settings_module.load(config, flags), config)
     with suppress(OSError, ValueError):  # whoever read them may be gone
         sys.stdout.flush()
         sys.stderr.flush()

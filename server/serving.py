@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 
 import uvicorn
@@ -21,24 +19,16 @@ from fastapi import FastAPI
 
 from server import logs
 from server.app import create_app
-from server.banner import banner, key_hint, key_shown
-from server.engine.base import Engine
+from server.banner import banner, key_hint, key_shown, say
+from server.engines import engine_opener
 from server.gateway import Gateway
-from server.grammar.base import Bounds
 from server.http_protocol import HttpProtocol
-from server.lifespan import OpenEngine
 from server.reload import Apply, Reloader
 from server.settings import Settings
 from server.store.errors import StoreError
-from server.warm_up import warm_up
 
 SHUTDOWN_TIMEOUT_S = 2
-
-
-def say(text: str) -> None:
-    """A line for the person who started the gateway, who may be gone: `serve | tee log`, and Ctrl-C ends `tee` first."""
-    with suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+BACKLOG = 4096
 
 
 def run(settings: Settings, load: Callable[[], Settings] | None = None, config: Path | None = None) -> int:
@@ -138,7 +128,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         proxy_headers=False,  # uvicorn would take the client's address from a header, and whom to believe from the environment
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         timeout_keep_alive=75,
-        backlog=4096,
+        backlog=BACKLOG,
     )
 
 
@@ -206,64 +196,10 @@ def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
             yield listener.accept()[0]
 
 
-def engine_opener(settings: Settings) -> OpenEngine:
-    """What opens the configured engine. Raises `ValueError` or `OSError` for what can be known to fail before that."""
-    return _scripted_opener(settings) if settings.engine.kind == "scripted" else _vllm_opener(settings)
-
-
-def _scripted_opener(settings: Settings) -> OpenEngine:
-    from server.engine.scripted.engine import ScriptedEngine
-    from server.engine.scripted.rules import Script
-    from server.engine.scripted.script import read_script
-    from server.vocabulary.byte import ByteVocabulary
-    from server.vocabulary.load import load
-
-    vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
-    script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
-
-    async def open_engine() -> Engine:
-        return ScriptedEngine(vocabulary, script, **settings.engine.overrides)
-
-    return open_engine
-
-
-def _vllm_opener(settings: Settings) -> OpenEngine:
-    from server.engine.profiles import load_profile
-
-    profile = load_profile(settings.engine.profile, settings.engine.overrides, settings.engine.draft_model_path)
-    if settings.engine.check_hardware:
-        profile.check_machine()
-    profile.check_nodes()
-    if profile.warning:
-        say(f"warning: {profile.warning}")
-    try:
-        Bounds(**profile.answer_bounds)
-    except TypeError:
-        known = ", ".join(field.name for field in fields(Bounds))
-        raise ValueError(f"the engine profile `{profile.name}` has unknown `answer_bounds`; known are: {known}") from None
-    model_path = settings.engine.model_path
-    if model_path is None:
-        raise ValueError(
-            "engine.model_path: is not set; give the model's folder with `--model DIR` (`demo-model DIR` builds a small one)"
-        )
-    if not (model_path / "config.json").is_file():
-        raise ValueError(f"engine.model_path: `{model_path}` has no `config.json`; give the folder of a checkpoint")
-
-    async def open_engine() -> Engine:
-        from server.engine.vllm import VllmEngine  # loads vLLM, which takes seconds
-
-        engine = await VllmEngine.open(profile, model_path, progress=say)
-        if any(model.format == "kimi_k3" and model.grammar != "off" for model in settings.models.values()):
-            await warm_up(engine)
-        return engine
-
-    return open_engine
-
-
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises `OSError` with what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=4096)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None

@@ -33,16 +33,21 @@ class Channel:
         self._end = end
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._unsaid: list[bytes] = []
 
     async def open(self) -> None:
         """On the event loop that uses it from then on."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._end, limit=MAX_LINE_BYTES)
+        self._writer.writelines(self._unsaid)
 
     def say(self, word: Word, text: str = "") -> None:
-        """To the other side, if it is there. Never raises."""
-        if self._writer is not None and not self._writer.is_closing():
+        """To the other side, if it is there; once this is open. Never raises."""
+        line = json.dumps([word, text]).encode() + b"\n"
+        if self._writer is None:
+            self._unsaid.append(line)
+        elif not self._writer.is_closing():
             with suppress(OSError):
-                self._writer.write(json.dumps([word, text]).encode() + b"\n")
+                self._writer.write(line)
 
     async def heard(self) -> AsyncIterator[tuple[Word, str]]:
         """What the other side says, each with its text, until it is gone."""

@@ -31,7 +31,7 @@ class Peers:
     def __init__(self, folder: Path, index: int, count: int, answers: Mapping[str, Answer]) -> None:
         self.index = index
         self._folder = folder
-        self._count = count
+        self.count = count
         self._answers = answers
 
     async def run(self) -> None:
@@ -42,7 +42,7 @@ class Peers:
 
     async def ask_all(self, question: str, argument: bytes = b"") -> list[list[bytes]]:
         """The frames of each worker's answer, this one's too, in the order of the workers. Raises `OverloadedError`."""
-        return list(await asyncio.gather(*(self.ask(index, question, argument) for index in range(self._count))))
+        return list(await asyncio.gather(*(self.ask(index, question, argument) for index in range(self.count))))
 
     async def ask(self, index: int, question: str, argument: bytes = b"") -> list[bytes]:
         """The frames of one worker's answer. Raises `OverloadedError` where it does not answer in time."""
