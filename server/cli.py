@@ -91,8 +91,10 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
     """Print the effective settings, each with its origin; exit 2 with every mistake listed."""
     try:
         loaded, origins = settings_module.load_with_origins(config, {"engine.profile": profile})
-        if loaded.engine.kind == "vllm":
-            load_profile(loaded.engine.profile, loaded.engine.overrides, loaded.engine.draft_model_path)
+        engine = loaded.engine
+        loaded_profile = (
+            load_profile(engine.profile, engine.overrides, engine.draft_model_path) if engine.kind == "vllm" else None
+        )
     except SettingsError as error:
         _refuse(error.mistakes)
     except ProfileError as error:
@@ -100,6 +102,8 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
     for name, value in sorted(settings_module.flatten(loaded).items()):
         origin = next((origins[key] for key in origins if key == name or name.startswith(f"{key}.")), "default")
         print(f"{name} = {value!r}  ({origin})")
+    if loaded_profile is not None:
+        print(*profiles.effective(loaded_profile, engine.overrides), sep="\n")
 
 
 @app.command("demo-model")

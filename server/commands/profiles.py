@@ -5,8 +5,10 @@ Role: command line. Looks at the machine and never imports vllm itself.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +16,9 @@ from server.commands.registry_work import Config, refuse
 from server.engine.hardware import missing
 from server.engine.profiles import Profile, ProfileError, load_profile, profile_names
 from server.settings import SettingsError, load
+
+_SECRET = re.compile(r"TOKEN$|KEY$|SECRET|PASSWORD")
+"""Variables that somebody's own profile may have for the engine's processes, and nobody wants to see."""
 
 
 def profiles(
@@ -31,6 +36,23 @@ def profiles(
         typer.echo(f"    {profile.description}")
         typer.echo(f"    needs {profile.requires}: {lacks[name] or 'this machine has that'}")
         typer.echo(f"    {profile.verified}")
+
+
+def effective(profile: Profile, overrides: Mapping[str, Any]) -> Iterator[str]:
+    """What the engine would be started with, a line for each argument, and what may be in the way of it."""
+    for section, values in (("engine", profile.engine), ("environment", profile.environment)):
+        for name, value in sorted(values.items()):
+            origin = "engine.overrides" if section == "engine" and name in overrides else profile.name
+            shown = "'***'" if _SECRET.search(name) else repr(value)
+            yield f"profile.{section}.{name} = {shown}  ({origin})"
+    if profile.requires is not None:
+        yield f"note: the profile needs {profile.requires}; {missing(profile.requires) or 'this machine has that'}"
+    if profile.warning:
+        yield f"note: {profile.warning}"
+    try:
+        profile.check_nodes()
+    except ProfileError as error:
+        yield f"note: {error}"
 
 
 def engine_node(
