@@ -66,13 +66,9 @@ def vllm_model(settings: Settings) -> tuple[Profile, Path]:
 
 
 def _vllm_opener(settings: Settings, attachment: Attachment | None) -> OpenEngine:
-    profile, model_path = vllm_model(settings)
     if attachment is None:
-        if settings.engine.check_hardware:
-            profile.check_machine()
-        profile.check_nodes()
-        if profile.warning:
-            say(f"warning: {profile.warning}")
+        _check_machine(settings)
+    profile, model_path = vllm_model(settings)
 
     async def open_engine() -> Engine:
         from server.engine.vllm import VllmEngine  # loads vLLM, which takes seconds
@@ -84,6 +80,18 @@ def _vllm_opener(settings: Settings, attachment: Attachment | None) -> OpenEngin
         return engine
 
     return open_engine
+
+
+def _check_machine(settings: Settings) -> None:
+    """Before the model is asked for: who has the wrong machine need not get it."""
+    from server.engine.profiles import load_profile
+
+    profile = load_profile(settings.engine.profile, settings.engine.overrides, settings.engine.draft_model_path)
+    if settings.engine.check_hardware:
+        profile.check_machine()
+    profile.check_nodes()
+    if profile.warning:
+        say(f"warning: {profile.warning}")
 
 
 def _silent(text: str) -> None:

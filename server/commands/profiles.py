@@ -5,7 +5,9 @@ Role: command line. Looks at the machine and never imports vllm itself.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -88,3 +90,6 @@ def _work(part: Profile, model_path: Path) -> None:
 
     typer.echo(f"node {part.engine['node_rank']} of `{part.name}` works for {part.engine['master_addr']}", err=True)
     run(part, model_path)
+    typer.echo("the engine's other machines are gone; start this one again, and it waits for them", err=True)
+    sys.stderr.flush()
+    os._exit(1)  # as `serve` ends: what interpreter shutdown would do is have vLLM's libraries print pages about leaks

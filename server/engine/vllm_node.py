@@ -10,22 +10,41 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import signal
+import threading
 from pathlib import Path
 
 from server import environment
+from server.engine.head import watch
 from server.engine.profiles import Profile, ProfileError
 
 
 def run(profile: Profile, model_path: Path) -> None:
-    """Work for the gateway on node 0 until it ends, or a signal does. Raises `ProfileError`, and whatever vLLM raises.
+    """Work for the gateway on node 0 until a signal ends the process. Returns when the engine is gone.
 
-    `profile` is the one of this node (`Profile.on_node`); all but rank and address must be as the gateway has it.
+    `profile` is the one of this node (`Profile.on_node`); all but rank and address must be as the gateway has it. Raises
+    `ProfileError`, and whatever vLLM raises.
     """
     environment.apply(profile.environment)
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import run_headless
 
-    run_headless(headless_arguments(profile, model_path, [field.name for field in dataclasses.fields(AsyncEngineArgs)]))
+    fields = {field.name: field.default for field in dataclasses.fields(AsyncEngineArgs)}
+    arguments = headless_arguments(profile, model_path, list(fields))
+    port = profile.engine.get("master_port", fields["master_port"])
+    gone = threading.Event()
+
+    def end() -> None:
+        gone.set()
+        os.kill(os.getpid(), signal.SIGTERM)  # vLLM ends its workers then
+
+    watch((profile.engine["master_addr"], int(port)), end)
+    try:
+        run_headless(arguments)
+    except SystemExit:
+        if not gone.is_set():
+            raise
 
 
 def headless_arguments(profile: Profile, model_path: Path, known: list[str]) -> argparse.Namespace:
