@@ -94,7 +94,7 @@ def settings_of(folder: Path, config: str, environment: Mapping[str, str]) -> Se
             patch.setenv(name, value)
         settings = load(path)
     if settings.engine.kind == "vllm":
-        load_profile(settings.engine.profile, settings.engine.overrides)
+        load_profile(settings.engine.profile, settings.engine.overrides).check_nodes()
     return settings
 
 

@@ -46,7 +46,8 @@ def _secrets(resources: list[Resource]) -> Iterator[str]:
     for use in uses:
         if use["name"] != SECRET["metadata"]["name"] or use["key"] not in SECRET["stringData"]:
             yield f"there is no key `{use['key']}` of a Secret `{use['name']}`"
-    if unused := set(SECRET["stringData"]) - {use["key"] for use in uses}:
+    optional = set() if _of(resources, "LeaderWorkerSet") else {"ray-token"}
+    if unused := set(SECRET["stringData"]) - {use["key"] for use in uses} - optional:
         yield f"nothing uses {sorted(unused)} of the Secret"
 
 
