@@ -87,11 +87,10 @@ def _check_machine(settings: Settings) -> None:
     from server.engine.profiles import load_profile
 
     profile = load_profile(settings.engine.profile, settings.engine.overrides, settings.engine.draft_model_path)
-    if settings.engine.check_hardware:
-        profile.check_machine()
+    odd = profile.check_machine() if settings.engine.check_hardware else None
     profile.check_nodes()
-    if profile.warning:
-        say(f"warning: {profile.warning}")
+    for warning in filter(None, (odd, profile.warning)):
+        say(f"warning: {warning}")
 
 
 def _silent(text: str) -> None:

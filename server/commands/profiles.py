@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from server.commands.registry_work import Config, refuse
-from server.engine.hardware import missing
+from server.engine.devices import find_devices
+from server.engine.hardware import VENDORS, is_made_for, missing
 from server.engine.profiles import Profile, ProfileError, load_profile, profile_names
 from server.settings import SettingsError, load
 
@@ -24,20 +25,23 @@ _SECRET = re.compile(r"TOKEN$|KEY$|SECRET|PASSWORD")
 
 
 def profiles(
-    here: Annotated[bool, typer.Option("--here", help="Only the names of those that this machine can hold.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Only the names of those for this machine.")] = False,
 ) -> None:
     """List the engine profiles: what each is, what it needs, and whether this machine has that."""
-    known = {name: load_profile(name) for name in profile_names()}
-    lacks = {name: missing(profile.requires) if profile.requires else None for name, profile in known.items()}
-    for name, profile in known.items():
-        if here:
-            if lacks[name] is None:
-                typer.echo(name)
-            continue
-        typer.echo(name)
-        typer.echo(f"    {profile.description}")
-        typer.echo(f"    needs {profile.requires}: {lacks[name] or 'this machine has that'}")
-        typer.echo(f"    {profile.verified}")
+    known = [load_profile(name) for name in profile_names()]
+    found = {vendor: find_devices(vendor) for vendor in VENDORS}
+    if here:
+        fitting = [of for of in known if of.requires is None or missing(of.requires, found[of.requires.vendor]) is None]
+        for of in fitting:
+            if of.requires is None or is_made_for(of.requires, found[of.requires.vendor]):
+                typer.echo(of.name)
+        return
+    for of in known:
+        typer.echo(of.name)
+        typer.echo(f"    {of.description}")
+        if of.requires is not None:
+            typer.echo(f"    needs {of.requires}: {missing(of.requires, found[of.requires.vendor]) or 'this machine has that'}")
+        typer.echo(f"    {of.verified}")
 
 
 def effective(profile: Profile, overrides: Mapping[str, Any]) -> Iterator[str]:
@@ -48,7 +52,8 @@ def effective(profile: Profile, overrides: Mapping[str, Any]) -> Iterator[str]:
             shown = "'***'" if _SECRET.search(name) else repr(value)
             yield f"profile.{section}.{name} = {shown}  ({origin})"
     if profile.requires is not None:
-        yield f"note: the profile needs {profile.requires}; {missing(profile.requires) or 'this machine has that'}"
+        lack = missing(profile.requires, find_devices(profile.requires.vendor))
+        yield f"note: the profile needs {profile.requires}; {lack or 'this machine has that'}"
     if profile.warning:
         yield f"note: {profile.warning}"
     try:

@@ -28,7 +28,7 @@ _AMD: Final = "0x1002"
 
 @dataclass(slots=True, frozen=True)
 class Device:
-    """One GPU, or the machine itself where it is about a CPU. `memory_gib` is None where it can't be read."""
+    """One GPU, or the machine itself where it is about a CPU. What can't be read of it is empty or None."""
 
     index: int
     name: str
@@ -52,7 +52,8 @@ class Devices:
     def told(self) -> str:
         """What they are, for people: `NVIDIA H200 with 140 GiB`."""
         kinds = dict.fromkeys(
-            device.name + ("" if device.memory_gib is None else f" with {device.memory_gib:.0f} GiB") for device in self.devices
+            (device.name or "GPU") + ("" if device.memory_gib is None else f" with {device.memory_gib:.0f} GiB")
+            for device in self.devices
         )
         return ", ".join(kinds) + (f"; {self.hidden}" if self.hidden else "")
 
@@ -84,7 +85,7 @@ def memory_of_machine_gib(system: Path = Path("/")) -> float | None:
 def _nvidia(system: Path) -> tuple[list[Device], str]:
     if shutil.which("nvidia-smi") is None:
         paths = sorted((system / "dev").glob("nvidia[0-9]*"), key=lambda path: int(re.sub(r"\D", "", path.name) or 0))
-        return [Device(index, "NVIDIA GPU", None) for index, _ in enumerate(paths)], "`nvidia-smi` was not found"
+        return [Device(index, "", None) for index, _ in enumerate(paths)], "`nvidia-smi` was not found"
     lines, error = _run("nvidia-smi", *_QUERY)
     devices = []
     for row in csv.reader(lines.splitlines(), skipinitialspace=True):
@@ -110,9 +111,7 @@ def _rocm_smi(text: str) -> list[Device]:
             (int(name.removeprefix("card")), card) for name, card in json.loads(text).items() if name.startswith("card")
         )
         return [
-            Device(
-                index, str(card.get("Card Series", card.get("Card series", "AMD GPU"))), _gib(card.get("VRAM Total Memory (B)"))
-            )
+            Device(index, str(card.get("Card Series", card.get("Card series", ""))), _gib(card.get("VRAM Total Memory (B)")))
             for index, card in cards
         ]
     except (ValueError, AttributeError):
@@ -128,7 +127,7 @@ def _amd_of_driver(system: Path) -> list[Device]:
         with suppress(OSError):
             if (folder / "vendor").read_text(encoding="ascii").strip() == _AMD and (folder / "mem_info_vram_total").is_file():
                 memory = (folder / "mem_info_vram_total").read_text(encoding="ascii").strip()
-                devices.append(Device(len(devices), "AMD GPU", _gib(memory)))
+                devices.append(Device(len(devices), "", _gib(memory)))
     return devices
 
 

@@ -6,12 +6,13 @@ Invariant: only what is sure is missing: memory that can't be read is taken to b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import metadata
 from typing import Any, Final
 
-from server.engine.devices import Devices, find_devices
+from server.engine.devices import Devices
 
 GPUS: Final = {"nvidia": "NVIDIA", "amd": "AMD"}
 VENDORS: Final = (*GPUS, "cpu")
@@ -70,9 +71,8 @@ class Requirement:
         return f"{gpus} with {self.memory_gib:g} GiB each{names}{nodes}"
 
 
-def missing(requirement: Requirement, devices: Devices | None = None) -> str | None:
-    """What this machine lacks, as the end of a sentence; None: nothing. `devices`: what there is, found out where left out."""
-    found = devices or find_devices(requirement.vendor)
+def missing(requirement: Requirement, found: Devices) -> str | None:
+    """What a machine with these devices lacks, as the end of a sentence; None: nothing."""
     large = [memory for memory in found.memory_gib if memory is None or memory >= requirement.memory_gib]
     if len(large) >= requirement.devices:
         return None
@@ -81,6 +81,13 @@ def missing(requirement: Requirement, devices: Devices | None = None) -> str | N
     if not found.devices:
         return f"this machine has none ({found.why_none})"
     return f"this machine has {len(found.devices)} ({found.told()})"
+
+
+def is_made_for(requirement: Requirement, devices: Devices) -> bool:
+    """Whether one of these products is named, as far as can be told. Another one may hold the model and lack its kernels."""
+    names = [re.compile(rf"\b{re.escape(name)}\b") for name in requirement.names]
+    products = [device.name for device in devices.devices if device.name]
+    return not names or not products or any(name.search(product) for name in names for product in products)
 
 
 def missing_package(vendor: str) -> str | None:

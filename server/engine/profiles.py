@@ -17,7 +17,8 @@ from typing import Any
 
 import yaml
 
-from server.engine.hardware import Requirement, RequirementError, missing, missing_package
+from server.engine.devices import find_devices
+from server.engine.hardware import Requirement, RequirementError, is_made_for, missing, missing_package
 
 _FOLDER = Path(__file__).with_name("profiles")
 _FIELDS: Mapping[str, type | tuple[type, ...]] = {
@@ -77,17 +78,25 @@ class Profile:
         node = {"node_rank": rank} | ({} if head is None else {"master_addr": head})
         return replace(self, engine={**self.engine, **node})
 
-    def check_machine(self) -> None:
-        """Raise `ProfileError` where this machine lacks what the profile requires, or the build of vLLM for it."""
+    def check_machine(self) -> str | None:
+        """What is odd about this machine for the profile, if anything.
+
+        Raises `ProfileError` where the machine lacks what the profile requires, or the build of vLLM for it.
+        """
         if self.requires is None:
-            return
-        if (lack := missing(self.requires)) is not None:
+            return None
+        found = find_devices(self.requires.vendor)
+        if (lack := missing(self.requires, found)) is not None:
             raise ProfileError(
                 f"the engine profile `{self.name}` needs {self.requires}; {lack}. `k3-gateway profiles` shows which fits; where "
                 "the machine is not told rightly, set `engine.check_hardware: false`"
             )
         if (lack := missing_package(self.requires.vendor)) is not None:
             raise ProfileError(f"the engine profile `{self.name}` can't be served: {lack}")
+        if not is_made_for(self.requires, found):
+            made_for = " or ".join(self.requires.names)
+            return f"the engine profile `{self.name}` is made for {made_for}, and this machine has {found.told()}"
+        return None
 
     def check_nodes(self) -> None:
         """Raise `ProfileError` where the engine would wait for other machines which can't know where it is."""

@@ -94,6 +94,9 @@ def test_profiles_are_listed_with_what_they_need(run: Run) -> None:
 def test_those_that_fit_are_listed_for_scripts(run: Run) -> None:
     assert "cpu-demo\n" == run("profiles", "--here").stdout
     assert "cpu-demo\nkimi-k3-h200-2node\n" == run("profiles", "--here", gpus=GPUS).stdout
+    b300 = [name for name in profile_names() if "-b300" in name]
+    larger = GPUS.replace("H200", "B300 SXM6 AC").replace("143771", "275040")  # these hold what is made for others, too
+    assert ["cpu-demo", *b300, "kimi-k3-longcontext-dcp"] == run("profiles", "--here", gpus=larger).stdout.split()
 
 
 def test_check_config_shows_what_the_engine_would_get(run: Run) -> None:

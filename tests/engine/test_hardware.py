@@ -13,7 +13,7 @@ import pytest
 from server.engine import devices as devices_module
 from server.engine import hardware
 from server.engine.devices import Device, Devices, find_devices, memory_of_machine_gib
-from server.engine.hardware import Requirement, missing, missing_package
+from server.engine.hardware import Requirement, is_made_for, missing, missing_package
 from server.engine.profiles import ProfileError, load_profile
 
 Tool = Callable[..., None]
@@ -76,37 +76,39 @@ def test_gpus_that_are_hidden_from_the_engine_do_not_count(
 
 def test_too_few_and_too_small_gpus_are_told_apart(tool: Tool) -> None:
     tool("nvidia-smi", "".join(f"{index}, GPU-{index}, NVIDIA H200, 143771\n" for index in range(8)))
-    assert "this machine has 8 (NVIDIA H200 with 140 GiB)" == missing(NEEDS_B300)
+    assert "this machine has 8 (NVIDIA H200 with 140 GiB)" == missing(NEEDS_B300, find_devices("nvidia"))
     tool("nvidia-smi", "\n".join(EIGHT_B300.splitlines()[:4]))
-    assert "this machine has 4 (NVIDIA B300 SXM6 AC with 269 GiB)" == missing(NEEDS_B300)
+    assert "this machine has 4 (NVIDIA B300 SXM6 AC with 269 GiB)" == missing(NEEDS_B300, find_devices("nvidia"))
     tool("nvidia-smi", EIGHT_B300.replace("5, GPU-00000005, NVIDIA B300 SXM6 AC, 275040", "5, GPU-5, NVIDIA L4, 23034"))
-    assert "this machine has 8 (NVIDIA B300 SXM6 AC with 269 GiB, NVIDIA L4 with 22 GiB)" == missing(NEEDS_B300)
+    assert "this machine has 8 (NVIDIA B300 SXM6 AC with 269 GiB, NVIDIA L4 with 22 GiB)" == missing(
+        NEEDS_B300, find_devices("nvidia")
+    )
 
 
 def test_more_gpus_than_needed_may_be_mixed(tool: Tool) -> None:
     tool("nvidia-smi", EIGHT_B300 + "8, GPU-8, NVIDIA L4, 23034\n")
-    assert missing(NEEDS_B300) is None
+    assert missing(NEEDS_B300, find_devices("nvidia")) is None
 
 
 def test_memory_that_can_not_be_read_is_taken_to_be_enough(tool: Tool) -> None:
     tool("nvidia-smi", EIGHT_B300.replace("275040", "[N/A]"))
-    assert missing(NEEDS_B300) is None
+    assert missing(NEEDS_B300, find_devices("nvidia")) is None
 
 
 def test_a_tool_that_fails_is_quoted(tool: Tool) -> None:
     tool("nvidia-smi", code=9, error="NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\nMake sure")
     words = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-    assert f"this machine has none (`nvidia-smi` failed: {words})" == missing(NEEDS_B300)
+    assert f"this machine has none (`nvidia-smi` failed: {words})" == missing(NEEDS_B300, find_devices("nvidia"))
     tool("nvidia-smi", code=3)
-    assert "this machine has none (`nvidia-smi` failed: exit code 3)" == missing(NEEDS_B300)
+    assert "this machine has none (`nvidia-smi` failed: exit code 3)" == missing(NEEDS_B300, find_devices("nvidia"))
     tool("nvidia-smi", "No devices were found")
-    assert "this machine has none (`nvidia-smi` shows none)" == missing(NEEDS_B300)
+    assert "this machine has none (`nvidia-smi` shows none)" == missing(NEEDS_B300, find_devices("nvidia"))
 
 
 def test_a_tool_that_hangs_is_not_waited_for(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices_module, "TOOL_TIMEOUT_S", 0.05)
     tool("nvidia-smi", seconds=60)
-    assert "this machine has none (`nvidia-smi` did not answer within 0 s)" == missing(NEEDS_B300)
+    assert "this machine has none (`nvidia-smi` did not answer within 0 s)" == missing(NEEDS_B300, find_devices("nvidia"))
 
 
 def test_without_the_tool_the_drivers_files_count(tool: Tool, tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_without_the_tool_the_drivers_files_count(tool: Tool, tmp_path: Path) ->
     found = find_devices("nvidia", tmp_path)
     assert [None, None, None] == found.memory_gib
     assert missing(Requirement("nvidia", 260, devices=3), found) is None
-    assert "this machine has 3 (NVIDIA GPU)" == missing(NEEDS_B300, found)
+    assert "this machine has 3 (GPU)" == missing(NEEDS_B300, found)
 
 
 def test_amd_gpus_are_as_their_tool_says(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +141,9 @@ def test_amd_gpus_are_as_their_tool_says(tool: Tool, monkeypatch: pytest.MonkeyP
         ("HIP_VISIBLE_DEVICES", "0", 1),
     ):
         monkeypatch.setenv(name, value)  # each is believed before the one before it
-        assert f"this machine has {count} (AMD Instinct MI355X with 288 GiB; {name} shows {count} of 8)" == missing(needs)
+        assert f"this machine has {count} (AMD Instinct MI355X with 288 GiB; {name} shows {count} of 8)" == missing(
+            needs, find_devices("amd")
+        )
 
 
 @pytest.mark.parametrize("output", ["", "not json", "[]", '{"card0": 5}', '{"cardx": {}}'])
@@ -222,7 +226,27 @@ def test_a_machine_that_can_not_hold_a_profile_is_refused_with_all_that_matters(
     with pytest.raises(ProfileError, match="`kimi-k3-b300` can't be served: vLLM's build for CPUs is installed"):
         profile.check_machine()
     monkeypatch.setattr(hardware, "_is_installed", ["vllm"].__contains__)
-    profile.check_machine()
+    assert profile.check_machine() is None
+    tool("nvidia-smi", EIGHT_B300.replace("B300", "GB300"))
+    odd = "the engine profile `kimi-k3-b300` is made for B300, and this machine has NVIDIA GB300 SXM6 AC with 269 GiB"
+    assert odd == profile.check_machine()
+
+
+@pytest.mark.parametrize(
+    ("name", "product", "is_made"),
+    [
+        ("B300", "NVIDIA B300 SXM6 AC", True),
+        ("B300", "NVIDIA GB300", False),
+        ("H200", "NVIDIA H200", True),
+        ("H200", "NVIDIA GH200 480GB", False),
+        ("MI355X", "AMD Instinct MI355X", True),
+        ("MI355X", "", True),
+    ],
+)
+def test_products_are_told_apart_by_whole_names(name: str, product: str, is_made: bool) -> None:
+    found = Devices([Device(0, product, None)])
+    assert is_made == is_made_for(Requirement("nvidia", 1, names=("other", name)), found)
+    assert is_made_for(Requirement("nvidia", 1), found)
 
 
 def test_a_requirement_reads_as_a_person_would_say_it() -> None:
