@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from server.engine.profiles import Profile, load_profile, profile_names
+from server.engine.vllm_node import headless_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / ".cache" / "vllm-0.33.0"
 CAPABILITIES = {"B300": (10, 3), "GB300": (10, 3), "B200": (10, 0), "H200": (9, 0), "MI355X": (9, 5)}
+NODE = {"node_rank": 1, "master_addr": "10.0.0.1"}
 K3 = [name for name in profile_names() if name != "cpu-demo"]
 B300, DSPARK, ADAPTIVE = "kimi-k3-b300", "kimi-k3-b300-dspark", "kimi-k3-b300-dspark-adaptive"
 B200, H200, LONG, AMD = "kimi-k3-b200-2node", "kimi-k3-h200-2node", "kimi-k3-longcontext-dcp", "kimi-k3-mi355x"
@@ -102,7 +104,9 @@ def all_cases() -> list[dict[str, Any]]:
         cases.append(case(f"refusal {number}", changed(profiles[name], engine, environment), gpu))
     for name, profile in profiles.items():
         if profile.num_nodes > 1:
-            cases.append(case(f"{name} node 1", profile.on_node(1, "10.0.0.1"), gpu_of(profile)))
+            arguments = vars(headless_arguments(profile.on_node(1, "10.0.0.1"), Path("model"), list({**profile.engine, **NODE})))
+            node = Profile(name, arguments, profile.environment)
+            cases.append({**case(f"{name} node 1", node, gpu_of(profile)), "headless": True})
     return cases
 
 

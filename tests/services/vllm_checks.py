@@ -1,7 +1,8 @@
 """vLLM's own configuration checks of engine profiles, with no GPU, no weights and no network.
 
 Run as a program, with the vLLM to be asked first on PYTHONPATH: cases come as JSON on stdin, a line of JSON for each goes to
-stdout. A case is {"name", "engine", "environment", "capability", "model"}; the answer {"name", "error", "facts"}.
+stdout. A case is {"name", "engine", "environment", "capability", "model"}, and "headless" where the arguments are those of a machine
+without a gateway; the answer {"name", "error", "facts"}.
 
 vLLM's platforms rewrite a configuration for the machine they find, which here is a CPU and can run none of this. So it is told of a
 platform that leaves everything as it is (vLLM's own `UnspecifiedPlatform`), and of GPU libraries that are not there. What only a GPU
@@ -10,8 +11,10 @@ tells, memory and kernels, is not checked; what attention backends say of themse
 
 from __future__ import annotations
 
+import argparse
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
 import os
 import sys
@@ -164,7 +167,14 @@ def facts_of(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     engine = dict(case["engine"])
     if (draft := engine.get("speculative_config")) and draft.get("model") in MODELS:
         engine["speculative_config"] = {**draft, "model": str(folder / draft["model"])}
-    config = AsyncEngineArgs(model=str(folder / case["model"]), **engine).create_engine_config()
+    engine["model"] = str(folder / case["model"])
+    if case.get("headless"):
+        from vllm.entrypoints.cli.serve import run_headless
+
+        assert ["args"] == list(inspect.signature(run_headless).parameters)
+        config = AsyncEngineArgs.from_cli_args(argparse.Namespace(**engine)).create_engine_config(headless=True)
+    else:
+        config = AsyncEngineArgs(**engine).create_engine_config()
     check_names(config, engine)
     parallel, scheduler, speculative = config.parallel_config, config.scheduler_config, config.speculative_config
     if case["capability"] is not None:
