@@ -14,7 +14,7 @@ from server import __version__
 from server.dashboard.history import INTERVAL_S, KEPT_S, History
 from server.dashboard.parts import FIGURES, Elsewhere
 from server.dashboard.points import COLUMNS
-from server.dashboard.replica import whole_status
+from server.dashboard.replica import status_of, whole_status
 from server.dashboard.tenants import TenantTable, View
 from server.gateway import Gateway
 
@@ -59,17 +59,18 @@ class Dashboard:
             return b"".join(await others.ask(0, FIGURES, question))
         asked = _ASKED.decode(question)
         await self._elsewhere.look_at_tenants()
-        return orjson.dumps(await self.figures(asked.epoch, asked.since, asked.view))
+        return orjson.dumps(self.figures(asked.epoch, asked.since, asked.view, await whole_status(self._gateway)))
 
     async def _look_at_tenants(self) -> None:
         if self.tenants.is_due:
             await self._elsewhere.look_at_tenants()
             self.tenants.look()
 
-    async def figures(self, epoch: str, since: int, view: View) -> dict[str, Any]:
+    def figures(self, epoch: str, since: int, view: View, replica: dict[str, Any] | None = None) -> dict[str, Any]:
         """As JSON. `epoch` and `since`: what the page was told last, so that it is not told again; "" and 0 for all.
 
-        Points have their figures in the order of `columns`, the newest last.
+        `replica`: how it is, left out where this process is all of it. Points have their figures in the order of `columns`, the
+        newest last.
         """
         gateway, engine = self._gateway, self._gateway.engine
         next_point, points = self.history.since(since if epoch == self.epoch else 0)
@@ -84,7 +85,7 @@ class Dashboard:
             "interval_s": INTERVAL_S,
             "kept_s": KEPT_S,
             "seats": None if engine is None else engine.facts.seats * self._elsewhere.num_engines,
-            "replica": await whole_status(gateway),
+            "replica": replica or status_of(gateway),
             "columns": COLUMNS,
             "next": next_point,
             "points": points,

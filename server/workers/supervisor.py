@@ -191,8 +191,9 @@ class Supervisor:
             try:
                 await core.start()
             except Exception as error:
-                log.error("engine_failed", error=str(error), exc_info=True)
-                self._lose("the engine could not be started")
+                if not self._is_ending:
+                    log.error("engine_failed", error=str(error), exc_info=True)
+                    self._lose("the engine could not be started")
                 return
             finally:
                 telling.cancel()
