@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,8 +78,13 @@ class Served:
 
 
 @asynccontextmanager
-async def served(folder: Path, arguments: list[str], **settings: Any) -> AsyncGenerator[Served, None]:
-    """A gateway that is ready; gone at the end. `arguments`: more of the command line."""
+async def served(
+    folder: Path, arguments: list[str], *, on_start: Callable[[Served], Awaitable[None]] | None = None, **settings: Any
+) -> AsyncGenerator[Served, None]:
+    """A gateway that is ready; gone at the end. `arguments`: more of the command line. `on_start` is awaited before that.
+
+    Raises `RuntimeError` with the exit code and all that was said where it does not become ready.
+    """
     storage = {"ledger_url": f"sqlite:///{folder}/gateway.db", "spool_path": f"{folder}/spool"}
     limits = {"default": {"limits": {"requests_per_minute": 10**9, "concurrent_requests": 10**6}}}
     config = {"http": {"port": 0}, "tenancy": {"key": KEY}, "storage": storage, "tenants": limits, **settings}
@@ -90,22 +95,25 @@ async def served(folder: Path, arguments: list[str], **settings: Any) -> AsyncGe
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment, stderr=asyncio.subprocess.PIPE)
     gateway = Served(process, folder)
     has_banner = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_read(gateway, has_banner))
-        try:
-            async with asyncio.timeout(START_S):
-                await has_banner.wait()
-            found = re.search(r"base URL\s+http://127.0.0.1:(\d+)/v1", gateway.log)
-            if found is None:
-                raise RuntimeError(f"the gateway did not start:\n{gateway.log}")
-            gateway.port = int(found[1])
-            if await gateway.status_of("/ready") != 200:
-                raise RuntimeError("it says that it is ready, and is not")
-            gateway.started_s = time.monotonic() - begun_s
-            yield gateway
-        finally:
-            if process.returncode is None:
-                process.kill()
+    reading = asyncio.ensure_future(_read(gateway, has_banner))
+    try:
+        if on_start is not None:
+            await on_start(gateway)
+        async with asyncio.timeout(START_S):
+            await has_banner.wait()
+        found = re.search(r"base URL\s+http://127.0.0.1:(\d+)/v1", gateway.log)
+        if found is None:
+            raise RuntimeError(f"the gateway did not start; exit code {await process.wait()}:\n{gateway.log}")
+        gateway.port = int(found[1])
+        if await gateway.status_of("/ready") != 200:
+            raise RuntimeError("it says that it is ready, and is not")
+        gateway.started_s = time.monotonic() - begun_s
+        yield gateway
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await reading
+        await process.wait()
 
 
 async def _read(gateway: Served, has_banner: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ for any more is shut down as soon as it is up, and never holds up the end of the
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import signal
 import socket
 import threading
@@ -93,6 +94,10 @@ async def start(
             with suppress(TimeoutError):
                 await asyncio.wait_for(handover.ready.wait(), PROGRESS_INTERVAL_S)
         llm = handover.take()
+    except asyncio.CancelledError:
+        if attachment is None:
+            _end_what_loads()
+        raise
     finally:
         handover.abandon()
     if isinstance(llm, Exception):
@@ -101,6 +106,12 @@ async def start(
     await llm.get_supported_tasks()
     progress(f"the engine is up after {time.monotonic() - began_s:.0f} s")
     return llm
+
+
+def _end_what_loads() -> None:
+    """Kill the engine's processes: as long as they load, which may be an hour, they do not notice that nobody waits any more."""
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def _build_for(handover: _Handover, *arguments: Any) -> None:
