@@ -12,6 +12,7 @@ prefix=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 port=${RAY_PORT:-6379}
 python=$prefix/python
 ray() { "$python" -m ray.scripts.scripts "$@"; }
+answers() { "$python" -IS -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3).close()' "$1" "$port" 2>/dev/null; }
 say() { printf 'ray-node: %s\n' "$*" >&2; }
 
 case "${1:-}" in
@@ -40,7 +41,7 @@ EOF
     worker)
         leader=${2:?the host of the leader}
         deadline_s=$(($(date +%s) + ${NODES_WAIT_S:-1800}))
-        until ray health-check --address "$leader:$port" >/dev/null 2>&1; do
+        until answers "$leader"; do
             if [ "$(date +%s)" -gt "$deadline_s" ]; then
                 say "error: no Ray at $leader:$port"
                 exit 1
@@ -51,7 +52,7 @@ EOF
         ;;
     outlast)
         leader=${2:?the host of the leader}
-        while ray health-check --address "$leader:$port" >/dev/null 2>&1; do
+        while answers "$leader" || { sleep 2 && answers "$leader"; }; do
             sleep 2
         done
         ;;
