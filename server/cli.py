@@ -5,6 +5,7 @@ Role: composition. Turns flags into settings, settings into an engine and an app
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -77,7 +78,10 @@ def serve(
 
         code = supervise(settings, config, flags)
     else:
+        gc.disable()  # what modules are made of is no garbage, and looking at it again and again takes a tenth of the start
         from server.serving import run  # loads the web framework, which `--help` and `check-config` need not wait for
+
+        gc.enable()
 
         code = run(settings, lambda: settings_module.load(config, flags), config)
     with suppress(OSError, ValueError):  # whoever read them may be gone
