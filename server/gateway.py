@@ -14,7 +14,6 @@ from typing import Final
 from server import __version__
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
-from server.admission.redis_store import RedisStore
 from server.admission.seats import SeatsElsewhere
 from server.admission.store import make_limit_store
 from server.clock import Clock
@@ -154,7 +153,7 @@ class Gateway:
             raise EngineDeadError("the engine has died; this replica will restart", retry_after_s=30)
         if self.awaits_others:
             raise OverloadedError("another process of this replica is still starting; try again in a moment")
-        if isinstance(self.limits, RedisStore) and self.limits.is_away and self.settings.storage.limits_away == "closed":
+        if self.limits.is_away and self.settings.storage.limits_away == "closed":
             raise LimitsAwayError("the limits store can't be reached; try again in a moment")
 
     def under_way(self) -> Collection[GenerationRecord]:
@@ -178,7 +177,7 @@ class Gateway:
             budget_left=left,
             ledger_rows=self.storage.ledger.counts,
             num_pending_rows=self.storage.ledger.num_pending,
-            limits_up=not (isinstance(limits, RedisStore) and limits.is_away),
-            num_limits_failures=limits.num_away if isinstance(limits, RedisStore) else 0,
+            limits_up=not limits.is_away,
+            num_limits_failures=limits.num_away,
             num_held_bytes=self.held.total,
         )
