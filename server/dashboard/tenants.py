@@ -180,11 +180,14 @@ class _Look:
         return None if counts is None else ratio(counts.num_cached_tokens, counts.num_input_tokens)
 
     def running(self, tenant: Tenant) -> int:
-        """Requests under way, as its limit counts them; where that is not fresh, those with a place at this replica."""
-        standing = self._standing(tenant)
-        if standing is not None and self._unix_s - standing.unix_s <= _FRESH_S:
-            return standing.num_running
-        return sum(self._places(tenant))
+        """Requests under way, as its limit counts them; where that is not fresh, those with a place at this replica.
+
+        What its limit counts is told to one worker at a time, so others may have given more places since.
+        """
+        standing, num_places = self._standing(tenant), sum(self._places(tenant))
+        if standing is None or self._unix_s - standing.unix_s > _FRESH_S:
+            return num_places
+        return max(standing.num_running, num_places) if self._elsewhere.tenants else standing.num_running
 
     def queued(self, tenant: Tenant) -> int:
         """Requests that wait for a seat."""

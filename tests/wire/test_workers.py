@@ -57,7 +57,7 @@ def redis() -> Iterator[RedisServer]:
 
 
 class Workers(GatewayProcess):
-    """A gateway with so many workers."""
+    """A gateway with so many workers. Customers of it say who asks; their client is closed, as each request has its connection."""
 
     def __init__(self, folder: Path, redis: RedisServer, count: int = 2, *, drain_timeout_s: int = 30, **tenancy: Any) -> None:
         redis.client.flushall()
@@ -89,8 +89,7 @@ class Workers(GatewayProcess):
 
     def customer(self, tenant: str) -> Customer:
         with httpx.Client() as http:
-            key = self.key_of(http, tenant)
-        customer = Customer(httpx.Client(timeout=60), self.url, tenant, key)
+            customer = Customer(http, self.url, tenant, self.key_of(http, tenant))
         wait_for(lambda: {200} == {self.get("/v1/models", **customer.headers).status_code for _ in range(8)})
         return customer
 
@@ -177,7 +176,12 @@ async def test_limits_are_those_of_all_workers_together(workers: Workers) -> Non
             http = streams.enter_context(httpx.Client(timeout=60))
             streams.enter_context(Customer(http, workers.url, "crowded", crowded.key).stream("hold"))
         assert Counter({429: 12}) == await ask_many(crowded, 12)
-    wait_for(lambda: 200 == crowded.chat().status)
+    await asyncio.to_thread(
+        wait_for,
+        lambda: (
+            200 == httpx.post(f"{workers.url}/v1/chat/completions", json=crowded.body("hi"), headers=crowded.headers).status_code
+        ),
+    )
 
 
 async def test_a_budget_is_spent_once(workers: Workers) -> None:
@@ -273,7 +277,8 @@ async def test_the_first_key_and_the_banner_are_said_once_and_a_drain_at_any_wor
         found = re.search(r"has the API key (\S+)", gateway.log)
         assert found
         assert 1 == gateway.log.count(f"Bearer {found[1]}"), "the banner has it, too"
-        customer = Customer(httpx.Client(timeout=60), gateway.url, "default", found[1])
+        with httpx.Client() as http:
+            customer = Customer(http, gateway.url, "default", found[1])
         under_way = asyncio.gather(*(ask(customer, "wait", stream=number % 2 == 0) for number in range(30)))
         await asyncio.to_thread(wait_for, lambda: 30 == gateway.sum("k3gw_inflight_requests"))
         asked = await asyncio.to_thread(httpx.post, f"{gateway.url}/admin/v1/drain", headers=gateway.admin)
@@ -293,7 +298,8 @@ async def test_the_first_key_and_the_banner_are_said_once_and_a_drain_at_any_wor
 
 def begin(gateway: Workers, count: int) -> list[socket.socket]:
     """Streams that have begun and stay, each on a connection of its own."""
-    customer = Customer(httpx.Client(), gateway.url, "default", KEY)
+    with httpx.Client() as http:
+        customer = Customer(http, gateway.url, "default", KEY)
     connections = []
     for _ in range(count):
         with customer.connection("hold", stream=True) as connection:
