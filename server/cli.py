@@ -1,10 +1,11 @@
-"""The command line: `k3-gateway serve | check-config | keys | tenants | usage | demo-model`.
+"""The command line: `k3-gateway serve | check-config | profiles | engine-node | keys | tenants | usage | demo-model`.
 
 Role: composition. Turns flags into settings, settings into an engine and an application, and runs them.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -16,7 +17,7 @@ import typer
 
 from server import __version__
 from server import settings as settings_module
-from server.commands import keys, tenants, usage
+from server.commands import keys, profiles, tenants, usage
 from server.engine.profiles import ProfileError, load_profile
 from server.settings import Settings, SettingsError
 
@@ -25,6 +26,8 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.command("usage")(usage.usage)
+app.command("profiles")(profiles.profiles)
+app.command("engine-node")(profiles.engine_node)
 
 Config = Annotated[Path | None, typer.Option(help="YAML configuration file.")]
 Profile = Annotated[str | None, typer.Option(help="Engine profile: a name, or a YAML file.")]
@@ -60,8 +63,6 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
 ) -> None:
     """Run the gateway."""
-    from server.serving import run  # loads the web framework, which `--help` and `check-config` need not wait for
-
     flags: dict[str, Any] = {
         "engine.profile": profile,
         "engine.kind": engine,
@@ -71,7 +72,18 @@ def serve(
         "http.host": host,
         "http.port": port,
     }
-    code = run(_settings(config, flags), lambda: settings_module.load(config, flags), config)
+    settings = _settings(config, flags)
+    if settings.http.workers > 1:
+        from server.workers.supervisor import run as supervise
+
+        code = supervise(settings, config, flags)
+    else:
+        gc.disable()  # what modules are made of is no garbage, and looking at it again and again takes a tenth of the start
+        from server.serving import run  # loads the web framework, which `--help` and `check-config` need not wait for
+
+        gc.enable()
+
+        code = run(settings, lambda: settings_module.load(config, flags), config)
     with suppress(OSError, ValueError):  # whoever read them may be gone
         sys.stdout.flush()
         sys.stderr.flush()
@@ -83,8 +95,10 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
     """Print the effective settings, each with its origin; exit 2 with every mistake listed."""
     try:
         loaded, origins = settings_module.load_with_origins(config, {"engine.profile": profile})
-        if loaded.engine.kind == "vllm":
-            load_profile(loaded.engine.profile, loaded.engine.overrides)
+        engine = loaded.engine
+        loaded_profile = (
+            load_profile(engine.profile, engine.overrides, engine.draft_model_path) if engine.kind == "vllm" else None
+        )
     except SettingsError as error:
         _refuse(error.mistakes)
     except ProfileError as error:
@@ -92,6 +106,8 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
     for name, value in sorted(settings_module.flatten(loaded).items()):
         origin = next((origins[key] for key in origins if key == name or name.startswith(f"{key}.")), "default")
         print(f"{name} = {value!r}  ({origin})")
+    if loaded_profile is not None:
+        print(*profiles.effective(loaded_profile, engine.overrides), sep="\n")
 
 
 @app.command("demo-model")

@@ -14,7 +14,7 @@ from typing import Final
 from server import __version__
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
-from server.admission.redis_store import RedisStore
+from server.admission.seats import SeatsElsewhere
 from server.admission.store import make_limit_store
 from server.clock import Clock
 from server.context import Tenant
@@ -29,6 +29,7 @@ from server.metrics.collectors import AdmissionFigures
 from server.metrics.loop_lag import LoopLag
 from server.metrics.recorder import Recorder
 from server.models import ModelTable, ServedModel
+from server.others import Others
 from server.record import GenerationRecord
 from server.schemas.library import SchemaLibrary
 from server.settings import Settings
@@ -48,7 +49,9 @@ class Gateway:
 
     Raises `StoreError` for a URL that is no store's. `engine` is None until it is up. `on_ready` is called when store and engine
     are, `on_failure` when the engine is gone for good. `on_drained` is called when a gateway that is to stop has nothing more
-    under way. `background`: what else runs as long as it. `resolve`: how the names of image hosts become addresses.
+    under way. `background`: what else runs as long as it. `resolve`: how the names of image hosts become addresses. Where it is
+    one of several workers, `others` are all of them, `awaits_others` says that one is not up yet, and `seats_elsewhere` that they
+    share an engine.
     """
 
     def __init__(self, settings: Settings, clock: Clock, resolve: Resolve | None = None) -> None:
@@ -68,6 +71,9 @@ class Gateway:
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
         self.tracer = make_tracer(settings.tracing, clock)
+        self.others: Others | None = None
+        self.awaits_others = False
+        self.seats_elsewhere: SeatsElsewhere | None = None
         self.opened = asyncio.Event()
         self.engine: Engine | None = None
         self.queue: FairQueue | None = None
@@ -89,7 +95,7 @@ class Gateway:
 
     def open(self, engine: Engine, cache_secret: bytes) -> None:
         """Take requests from now on. `cache_secret`: what the tenants' prefix caches are kept apart by."""
-        self.queue = FairQueue(engine.facts.seats, self.settings.admission, self.clock, engine.stats)
+        self.queue = FairQueue(engine.facts.seats, self.settings.admission, self.clock, engine.stats, self.seats_elsewhere)
         salts, formats = CacheSalts(cache_secret), self.models.formats
         self._generator = Generator(engine, self.clock, self, salts.of, formats, self.admission, self.queue)
         self.recorder.watch(engine)
@@ -145,7 +151,9 @@ class Gateway:
             raise OverloadedError("the engine is still starting; try again in a moment")
         if self.engine.dead:
             raise EngineDeadError("the engine has died; this replica will restart", retry_after_s=30)
-        if isinstance(self.limits, RedisStore) and self.limits.is_away and self.settings.storage.limits_away == "closed":
+        if self.awaits_others:
+            raise OverloadedError("another process of this replica is still starting; try again in a moment")
+        if self.limits.is_away and self.settings.storage.limits_away == "closed":
             raise LimitsAwayError("the limits store can't be reached; try again in a moment")
 
     def under_way(self) -> Collection[GenerationRecord]:
@@ -169,7 +177,7 @@ class Gateway:
             budget_left=left,
             ledger_rows=self.storage.ledger.counts,
             num_pending_rows=self.storage.ledger.num_pending,
-            limits_up=not (isinstance(limits, RedisStore) and limits.is_away),
-            num_limits_failures=limits.num_away if isinstance(limits, RedisStore) else 0,
+            limits_up=not limits.is_away,
+            num_limits_failures=limits.num_away,
             num_held_bytes=self.held.total,
         )

@@ -3,6 +3,7 @@
 Role: below the application, where nobody is known yet. Invariants: the head of a request is bounded before it is complete;
 reading goes on while an answer is under way, so that a client that leaves is noticed; a client that stops reading loses its
 connection, and its request with it; large bodies, however many come at once, take turns with all else that the event loop does.
+While the gateway drains, no connection outlives its answer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from server.record import GenerationRecord
 
 MAX_HEAD_BYTES = 64 * 1024
 LINGER_S = 1.0
+LAST_CALL_S = 0.2
 QUICK_BYTES = 16 * 1024
 """Received at once, these wait for no turn."""
 
@@ -135,6 +137,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._num_idle_bytes = 0
         if not self._deaf:
             super().on_headers_complete()
+            if self._gateway.draining and self.cycle is not None:
+                self.cycle.keep_alive = False  # the answer says so: a client's next request goes elsewhere
 
     def on_body(self, body: bytes) -> None:
         self._num_idle_bytes = 0
@@ -150,6 +154,22 @@ class HttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         if not self._deaf:
             self._refuse(_too_large() if self._num_head_bytes > MAX_HEAD_BYTES else InvalidRequestError("this is not HTTP/1.1"))
+
+    def turn_away(self) -> None:
+        """Close this connection as soon as it is idle. A first request, and one that has begun to come, is answered before."""
+        if not self._awaits_request:
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """As in uvicorn. Who has connected and not been heard yet is about to ask, and gets a moment to be told."""
+        if self._awaits_request:
+            self.loop.call_later(LAST_CALL_S, super().shutdown)
+        else:
+            super().shutdown()
+
+    @property
+    def _awaits_request(self) -> bool:
+        return self.cycle is None or self._num_idle_bytes > 0 or bool(self._unread)
 
     def pause_writing(self) -> None:
         super().pause_writing()

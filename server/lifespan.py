@@ -14,10 +14,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 import structlog
 from fastapi import FastAPI
-from redis.asyncio import Redis
 
-from server.admission.redis_store import RedisStore
-from server.admission.shared_service import SharedService
+from server.admission.memory import MemoryStore
 from server.engine.base import Engine
 from server.errors import EngineDeadError
 from server.gateway import Gateway
@@ -37,7 +35,7 @@ def lifespan_of(gateway: Gateway, open_engine: OpenEngine) -> Callable[[FastAPI]
             stores = [tasks.create_task(_run_storage(gateway))]
             works = (lambda: _drain(gateway), gateway.media.run, *gateway.background)
             others = [tasks.create_task(_run_beside(gateway, work)) for work in works]
-            if isinstance(gateway.limits, RedisStore):
+            if not isinstance(gateway.limits, MemoryStore):
                 stores.append(tasks.create_task(_run_beside(gateway, gateway.limits.run)))
                 others.append(tasks.create_task(_run_beside(gateway, lambda: _share_service(gateway))))
             if gateway.tracer is not None:
@@ -66,6 +64,10 @@ async def _run_beside(gateway: Gateway, work: Callable[[], Awaitable[None]]) -> 
 
 async def _share_service(gateway: Gateway) -> None:
     """Count the service that tenants get together with the other replicas."""
+    from redis.asyncio import Redis
+
+    from server.admission.shared_service import SharedService
+
     await gateway.opened.wait()
     assert gateway.queue is not None
     # Its own time limits lose a cancellation that comes while they end; each exchange has one of ours.

@@ -24,10 +24,11 @@ _HEADER_VALUE: Final = re.compile(r"[!-~](?:[ \t!-~]*[!-~])?")
 
 
 class HttpSettings(Section):
-    """How the gateway listens."""
+    """How the gateway listens. `workers`: so many processes serve, on one engine; more than one only where one is not enough."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    workers: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     keepalive_interval_s: float = Field(default=10.0, gt=0)
     write_timeout_s: float = Field(default=60.0, gt=0)
@@ -35,11 +36,17 @@ class HttpSettings(Section):
 
 
 class EngineSettings(Section):
-    """Which engine generates the tokens."""
+    """Which engine generates the tokens.
+
+    `draft_model_path`: a folder with the profile's draft model, in place of its name on the hub. `check_hardware`: whether a
+    machine that can't hold the profile is refused; to be turned off where the vendor's tools are not to be believed.
+    """
 
     kind: Literal["vllm", "scripted"] = "vllm"
     profile: str = "cpu-demo"
     model_path: Path | None = None
+    draft_model_path: Path | None = None
+    check_hardware: bool = True
     overrides: dict[str, Any] = {}
     script: Path | None = None
     vocab: Path | None = None

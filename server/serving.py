@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 
 import uvicorn
@@ -21,25 +19,16 @@ from fastapi import FastAPI
 
 from server import logs
 from server.app import create_app
-from server.engine.base import Engine
+from server.banner import banner, key_hint, key_shown, say
+from server.engines import engine_opener
 from server.gateway import Gateway
-from server.grammar.base import Bounds
 from server.http_protocol import HttpProtocol
-from server.lifespan import OpenEngine
 from server.reload import Apply, Reloader
 from server.settings import Settings
 from server.store.errors import StoreError
-from server.tenancy.keys import KeyTable
-from server.tenancy.registry import FIRST_TENANT
-from server.warm_up import warm_up
 
 SHUTDOWN_TIMEOUT_S = 2
-
-
-def say(text: str) -> None:
-    """A line for the person who started the gateway, who may be gone: `serve | tee log`, and Ctrl-C ends `tee` first."""
-    with suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+BACKLOG = 4096
 
 
 def run(settings: Settings, load: Callable[[], Settings] | None = None, config: Path | None = None) -> int:
@@ -47,7 +36,7 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
     logs.configure(settings.log)
     started_s = time.monotonic()
     try:
-        listener = _bind(settings.http.host, settings.http.port)
+        listener = bind(settings.http.host, settings.http.port)
         app = create_app(settings, engine_opener(settings))
     except (OSError, ValueError, StoreError) as error:
         say(f"error: {error}")
@@ -55,7 +44,8 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
     gateway: Gateway = app.state.gateway
     reloader = Reloader(settings, load or (lambda: settings), reloadable(gateway), path=config)
     gateway.background.append(reloader.run)
-    server = _Server(server_config(app))
+    server = Server(server_config(app))
+    gateway.background.append(lambda: server.turn_away_once(gateway.drain_wanted))
     host, port = listener.getsockname()[:2]
     base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     model = gateway.models.models[0].name
@@ -67,9 +57,9 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
         say(f"the store was empty: tenant `default` has the API key {secret}\n(shown this once; only its SHA-256 is kept)")
 
     def ready() -> None:
-        key = _key_shown(settings, first_key)
-        hint = _key_hint(key, gateway.storage.keys, config)
-        say(_banner(base_url, model, key, hint, time.monotonic() - started_s))
+        key = key_shown(settings, first_key)
+        hint = key_hint(key, gateway.storage.keys, config)
+        say(banner(base_url, model, key, hint, time.monotonic() - started_s))
 
     def drain() -> None:
         if gateway.failure is None:
@@ -138,11 +128,11 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         proxy_headers=False,  # uvicorn would take the client's address from a header, and whom to believe from the environment
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         timeout_keep_alive=75,
-        backlog=4096,
+        backlog=BACKLOG,
     )
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn's server, which listens on while the gateway drains: who connects then is told to go elsewhere.
 
     The first signal drains, the second stops at once; either way the process ends with `run`'s exit code, not by the signal.
@@ -176,95 +166,40 @@ class _Server(uvicorn.Server):
         """Listen no more, and stop."""
         self.should_exit = True
 
+    async def turn_away_once(self, wanted: asyncio.Event) -> None:
+        """Once `wanted`, close connections as they are idle: a client would come back here over what it keeps open."""
+        await wanted.wait()
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, HttpProtocol)
+            connection.turn_away()
 
-def engine_opener(settings: Settings) -> OpenEngine:
-    """What opens the configured engine. Raises `ValueError` or `OSError` for what can be known to fail before that."""
-    return _scripted_opener(settings) if settings.engine.kind == "scripted" else _vllm_opener(settings)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As in uvicorn; but a connection that nobody has accepted yet is answered, which a closing listener would cut off."""
+        last = [asyncio.ensure_future(self._tell(connection)) for listener in sockets or () for connection in _waiting(listener)]
+        await super().shutdown(sockets)  # listens no more from here on
+        if last:
+            await asyncio.wait(last)
 
+    async def _tell(self, connection: socket.socket) -> None:
+        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        protocol.shutdown()
 
-def _scripted_opener(settings: Settings) -> OpenEngine:
-    from server.engine.scripted.engine import ScriptedEngine
-    from server.engine.scripted.rules import Script
-    from server.engine.scripted.script import read_script
-    from server.vocabulary.byte import ByteVocabulary
-    from server.vocabulary.load import load
-
-    vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
-    script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
-
-    async def open_engine() -> Engine:
-        return ScriptedEngine(vocabulary, script, **settings.engine.overrides)
-
-    return open_engine
-
-
-def _vllm_opener(settings: Settings) -> OpenEngine:
-    from server.engine.profiles import load_profile
-
-    profile = load_profile(settings.engine.profile, settings.engine.overrides)
-    try:
-        Bounds(**profile.answer_bounds)
-    except TypeError:
-        known = ", ".join(field.name for field in fields(Bounds))
-        raise ValueError(f"the engine profile `{profile.name}` has unknown `answer_bounds`; known are: {known}") from None
-    model_path = settings.engine.model_path
-    if model_path is None:
-        raise ValueError(
-            "engine.model_path: is not set; give the model's folder with `--model DIR` (`demo-model DIR` builds a small one)"
-        )
-    if not (model_path / "config.json").is_file():
-        raise ValueError(f"engine.model_path: `{model_path}` has no `config.json`; give the folder of a checkpoint")
-
-    async def open_engine() -> Engine:
-        from server.engine.vllm import VllmEngine  # loads vLLM, which takes seconds
-
-        engine = await VllmEngine.open(profile, model_path, progress=say)
-        if any(model.format == "kimi_k3" and model.grammar != "off" for model in settings.models.values()):
-            await warm_up(engine)
-        return engine
-
-    return open_engine
+    def _protocol(self) -> HttpProtocol:
+        return HttpProtocol(self.config, self.server_state, self.lifespan.state)
 
 
-def _key_shown(settings: Settings, first_key: list[str]) -> str | None:
-    """How a person who reads the banner writes a key: as it is only where it was made just now. None where none is needed."""
-    if settings.tenancy.auth == "off":
-        return None
-    if settings.tenancy.key is not None:
-        return "$K3GW_TENANCY__KEY"
-    return first_key[0] if first_key else "$KEY"
+def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections that nobody has accepted yet."""
+    listener.setblocking(False)
+    with suppress(OSError):
+        while True:
+            yield listener.accept()[0]
 
 
-def _key_hint(key: str | None, keys: KeyTable, config: Path | None) -> str | None:
-    """Where a person finds a key, for the banner; None where none is needed or the environment has it."""
-    if key != "$KEY":
-        return None if key is None or key.startswith("$") else key
-    names = sorted(keys.tenants())
-    tenant = names[0] if len(names) == 1 else FIRST_TENANT if FIRST_TENANT in names else "NAME"
-    command = f"`k3-gateway keys create --tenant {tenant}{f' --config {config}' if config else ''}` makes"
-    if not keys.num_keys:
-        return f"there is none yet; {command} one"
-    return (
-        f"the one that the first start printed; {command} another"
-        if FIRST_TENANT in names
-        else f"one of yours; {command} another"
-    )
-
-
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `OSError` with what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=4096)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None
-
-
-def _banner(base_url: str, model: str, key: str | None, hint: str | None, seconds: float) -> str:
-    """What a person needs to send a first request."""
-    lines = [f"ready after {seconds:.1f} s", "", f"  base URL  {base_url}/v1", f"  model     {model}"]
-    if hint is not None:
-        lines.append(f"  API key   {hint}")
-    header = f' -H "Authorization: Bearer {key}"' if key else ""
-    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
-    lines += ["", f'  curl {base_url}/v1/chat/completions{header} -H "Content-Type: application/json" \\', f"    -d '{body}'", ""]
-    return "\n".join(lines)

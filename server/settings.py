@@ -21,6 +21,7 @@ from pydantic_settings import SettingsError as SourceError
 from server.held import SHARE_OF_ONE_TENANT
 from server.media_sections import MediaSettings
 from server.sections import (
+    MEMORY_URL,
     AdmissionSettings,
     EngineSettings,
     HttpSettings,
@@ -40,6 +41,10 @@ SECRETS = frozenset({
     "tracing.endpoint", "tracing.headers",
 })  # fmt: skip
 """Settings whose wrong values are not repeated."""
+_VISIBLE = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/@]*(?=@)|(?<=[?&])([^=&]*password=)[^&]*")
 
 
@@ -95,6 +100,11 @@ class Settings(BaseSettings):
             )
         if self.engine.kind == "scripted":
             self.engine.check_scripted()
+        if self.http.workers > 1 and self.storage.limits_url == MEMORY_URL:
+            raise ValueError(
+                f"http.workers: {self.http.workers} processes can't share limits that are in the memory of one, and "
+                f"storage.limits_url is `{MEMORY_URL}`; name a Redis there, `redis://host:port/number`, or use one worker"
+            )
         if self.tenancy.auth == "off" and not is_loopback(self.http.host):
             raise ValueError(f"tenancy.auth: is `off`, but http.host is `{self.http.host}`; bind to 127.0.0.1 or use keys")
         return self
@@ -106,6 +116,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def visible_devices(vendor: str) -> tuple[str, str | None]:
+    """The variable that says which GPUs of `nvidia` or `amd` the engine is shown, and what it says; None: all."""
+    return next(((name, os.environ[name]) for name in _VISIBLE[vendor] if name in os.environ), ("", None))
 
 
 def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:

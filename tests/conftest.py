@@ -40,7 +40,7 @@ KEY = "k3gw-test-key-0123456789"
 ADMIN_KEY = "the-admin-key-0123456789"
 NO_SHARED = "no ../shared beside the checkout"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-NO_ENGINE = ("tests/engine/", "tests/grammar/", "tests/cpu/test_vllm_parsers.py")  # need vLLM's code, but start no engine
+NO_ENGINE = ("tests/engine/", "tests/grammar/", "tests/deploy/test_profile_checks.py", "tests/cpu/test_vllm_parsers.py")  # need vLLM's code, but start no engine
 REAL_ENGINE = (
     "tests/cpu/", "tests/wire/test_disconnects.py", "tests/wire/test_engine_counts.py", "tests/wire/test_engine_metrics.py",
     "tests/wire/test_isolation.py",

@@ -17,8 +17,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from server.banner import key_hint
 from server.context import Tenant
-from server.serving import _key_hint
 from server.tenancy.keys import KeyTable
 from tests.conftest import KEY
 
@@ -250,5 +250,5 @@ class Keys:
 )
 def test_the_banner_says_where_a_key_comes_from(key: str | None, keys: Keys, config: str | None, hint: str | None) -> None:
     """Never by a command that would fail, as for a tenant that there is not."""
-    told = _key_hint(key, cast(KeyTable, keys), config and Path(config))
+    told = key_hint(key, cast(KeyTable, keys), config and Path(config))
     assert hint == (told and told.replace("k3-gateway keys create", "…"))

@@ -18,6 +18,7 @@ from server.admission.deadlines import Alarm, CallLater, Deadlines, on_loop
 from server.admission.order import Order
 from server.admission.place import NUM_CLASSES, Account, Place
 from server.admission.pressure import EngineFigures, Pressure
+from server.admission.seats import SeatsElsewhere
 from server.admission.service import UNIT, Rates
 from server.clock import Clock
 from server.context import Tenant
@@ -29,6 +30,9 @@ from server.sections import AdmissionSettings
 POLL_S: Final = 0.05
 """How often the engine's figures are looked at while something waits."""
 
+SHARED_POLL_S: Final = 0.005
+"""The same where seats come free in other processes."""
+
 _ROOM_SHARE: Final = 8
 
 
@@ -36,7 +40,7 @@ class FairQueue:
     """Gives out `num_seats` seats. All methods are called on one event loop.
 
     The last `reserved_seats` of them go only to tenants that hold fewer seats than that and are not far ahead of the others:
-    a flood of one leaves room for them.
+    a flood of one leaves room for them. `elsewhere`: the other processes that give out the same seats, where there are any.
     """
 
     def __init__(
@@ -45,13 +49,15 @@ class FairQueue:
         settings: AdmissionSettings,
         clock: Clock,
         stats: EngineFigures,
+        elsewhere: SeatsElsewhere | None = None,
         *,
         call_later: CallLater = on_loop,
     ) -> None:
         self._settings = settings
         wanted = num_seats // 16 if settings.reserved_seats is None else settings.reserved_seats
         self._num_reserved = min(wanted, num_seats - 1)
-        self._pressure = Pressure(num_seats, settings.max_kv_cache_usage, stats, clock)
+        self._pressure = Pressure(num_seats, settings.max_kv_cache_usage, elsewhere or stats, clock)
+        self._elsewhere = elsewhere
         self._order = Order(self._num_reserved, settings.prefix_quantum_tokens)
         self.accounts = Accounts(self._order)
         self._deadlines = Deadlines(settings.queue_timeout_s, clock, call_later, self._expire)
@@ -146,7 +152,7 @@ class FairQueue:
     @property
     def num_allowed(self) -> int:
         """Seats that may be taken now, those included that are."""
-        return self._pressure.num_allowed(len(self._seated))
+        return self._pressure.num_allowed(self._num_taken)
 
     @property
     def least(self) -> int | None:
@@ -173,7 +179,7 @@ class FairQueue:
             return 0
         floor = self.accounts.floor
         counter, num_held = (floor, 0) if account is None else (max(floor, account.counter), account.num_seated)
-        num_seated = len(self._seated)
+        num_seated = self._num_taken
         num_free = 0
         while num_free < most and self._may_seat(num_seated + num_free, num_held + num_free, counter + num_free * charge):
             num_free += 1
@@ -213,17 +219,20 @@ class FairQueue:
     def _fill(self) -> None:
         """Give the seats that may be given."""
         while self._deadlines:
-            num_seated = len(self._seated)
+            num_seated = self._num_taken
             num_allowed = self._pressure.num_allowed(num_seated)
-            if num_seated >= num_allowed:
+            if num_seated >= num_allowed or self._others_come_first():
                 break
             is_common = num_seated < self._num_common(num_allowed)
             account = self._order.next() if is_common else self._order.next_light()
             if account is None or (place := account.head) is None:
                 break
             self._seat(account, place)
+            self._tell()
+        self._tell()
         if self._deadlines and self._poll is None:
-            self._poll = self._call_later(POLL_S, self._look_again)
+            poll_s = POLL_S if self._elsewhere is None else SHARED_POLL_S
+            self._poll = self._call_later(poll_s, self._look_again)
         elif not self._deadlines and self._poll is not None:
             self._poll.cancel()
             self._poll = None
@@ -259,7 +268,20 @@ class FairQueue:
         self._service[name] = self._service.get(name, 0) + place.take_service()
 
     def _look(self) -> None:
-        self._pressure.look(len(self._seated))
+        self._pressure.look(self._num_taken)
+
+    @property
+    def _num_taken(self) -> int:
+        """Seats that are taken, here or elsewhere."""
+        return len(self._seated) + (0 if self._elsewhere is None else self._elsewhere.num_seated)
+
+    def _others_come_first(self) -> bool:
+        """Whether the next free seat is for somebody who waits elsewhere."""
+        return self._elsewhere is not None and (least := self.least) is not None and self._elsewhere.come_first(least)
+
+    def _tell(self) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.tell(len(self._seated), len(self._deadlines), self.least)
 
     def _look_again(self) -> None:
         self._poll = None

@@ -62,6 +62,9 @@ class TenantCounts:
 class MemoryStore:
     """Counts of all tenants. Minutes go by the monotonic clock, budgets by the calendar."""
 
+    is_away: Final = False
+    num_away: Final = 0
+
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._counts: dict[str, TenantCounts] = {}

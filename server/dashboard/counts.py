@@ -7,7 +7,7 @@ A page that looks on would else see nothing of a long answer, and all of it at i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +26,14 @@ class TenantCounts:
     num_input_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+
+    def add(self, other: TenantCounts) -> None:
+        """What somebody else has counted of it."""
+        self.num_requests += other.num_requests
+        self.num_refused += other.num_refused
+        self.num_input_tokens += other.num_input_tokens
+        self.num_cached_tokens += other.num_cached_tokens
+        self.num_output_tokens += other.num_output_tokens
 
 
 def counts_of(gateway: Gateway) -> Counts:
@@ -58,10 +66,14 @@ def counts_of(gateway: Gateway) -> Counts:
 
 
 class TenantTokens:
-    """Tokens of all tenants at one moment: as they are counted, which is cheap to keep, until somebody looks at `by_tenant`."""
+    """Tokens of all tenants at one moment: as they are counted, which is cheap to keep, until somebody looks at `by_tenant`.
 
-    def __init__(self, gateway: Gateway) -> None:
+    `elsewhere`: what other workers have counted.
+    """
+
+    def __init__(self, gateway: Gateway, elsewhere: Sequence[Mapping[str, TenantCounts]] = ()) -> None:
         recorder = gateway.recorder
+        self._elsewhere = elsewhere
         self._ended = dict(recorder.numbers[catalog.TOKENS].values)
         self._under_way = [
             (recorder.names.label(record.tenant), record.num_input_tokens, record.num_cached_tokens, record.num_output_tokens)
@@ -84,17 +96,20 @@ class TenantTokens:
             counts.num_input_tokens += num_input
             counts.num_cached_tokens += num_cached
             counts.num_output_tokens += num_output
+        for part in self._elsewhere:
+            for tenant, others in part.items():
+                found[tenant].add(others)
         self._ended.clear()
         return dict(found)
 
 
-def tenant_counts(gateway: Gateway) -> Mapping[str, TenantCounts]:
-    """Of each tenant that has asked for anything and has series of its own, as it is now."""
-    recorder, found = gateway.recorder, dict(TenantTokens(gateway).by_tenant)
+def tenant_counts(gateway: Gateway, elsewhere: Sequence[Mapping[str, TenantCounts]] = ()) -> Mapping[str, TenantCounts]:
+    """Of each tenant that has asked for anything and has series of its own, as it is now; `elsewhere` as in `TenantTokens`."""
+    recorder, found = gateway.recorder, dict(TenantTokens(gateway, elsewhere).by_tenant)
     for tenant, count in recorder.sums(catalog.REQUESTS, "tenant").items():
-        found.setdefault(tenant, TenantCounts()).num_requests = int(count)
+        found.setdefault(tenant, TenantCounts()).num_requests += int(count)
     for tenant, count in recorder.sums(catalog.REJECTED, "tenant").items():
-        found.setdefault(tenant, TenantCounts()).num_refused = int(count)
+        found.setdefault(tenant, TenantCounts()).num_refused += int(count)
     found.pop("", None)
     return found
 

@@ -5,15 +5,34 @@ Role: beside the gateway, from which it only reads. Invariant: what nobody looks
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+import msgspec
+import orjson
 
 from server import __version__
-from server.dashboard.counts import counts_of
 from server.dashboard.history import INTERVAL_S, KEPT_S, History
+from server.dashboard.parts import FIGURES, Elsewhere
 from server.dashboard.points import COLUMNS
-from server.dashboard.replica import status_of
+from server.dashboard.replica import status_of, whole_status
 from server.dashboard.tenants import TenantTable, View
 from server.gateway import Gateway
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a page asks for; see `Dashboard.figures`."""
+
+    epoch: str
+    since: int
+    view: View
+
+    @property
+    def encoded(self) -> bytes:
+        """For `Dashboard.answer`."""
+        return msgspec.json.encode(self)
+
+
+_ASKED: Final = msgspec.json.Decoder(Asked)
 
 
 class Dashboard:
@@ -23,17 +42,35 @@ class Dashboard:
         self._gateway = gateway
         self._started_s = gateway.clock.unix_ms() / 1000
         self.epoch = f"{gateway.clock.unix_ms():x}"
-        self.history = History(lambda: counts_of(gateway), gateway.clock)
-        self.tenants = TenantTable(gateway)
+        self._elsewhere = Elsewhere(gateway)
+        self.history = History(self._elsewhere.counts, gateway.clock)
+        self.tenants = TenantTable(gateway, self._elsewhere)
 
     async def run(self) -> None:
-        """Keep the history, until cancelled."""
-        await self.history.run(self.tenants.look)
+        """Keep the history, until cancelled. Of several workers, the first keeps that of all."""
+        others = self._gateway.others
+        if others is None or others.index == 0:
+            await self.history.run(self._elsewhere.look, self._look_at_tenants)
 
-    def figures(self, epoch: str, since: int, view: View) -> dict[str, Any]:
+    async def answer(self, question: bytes) -> bytes:
+        """The figures as JSON. `question`: epoch, since and view as an `Asked`, encoded."""
+        others = self._gateway.others
+        if others is not None and others.index:
+            return b"".join(await others.ask(0, FIGURES, question))
+        asked = _ASKED.decode(question)
+        await self._elsewhere.look_at_tenants()
+        return orjson.dumps(self.figures(asked.epoch, asked.since, asked.view, await whole_status(self._gateway)))
+
+    async def _look_at_tenants(self) -> None:
+        if self.tenants.is_due:
+            await self._elsewhere.look_at_tenants()
+            self.tenants.look()
+
+    def figures(self, epoch: str, since: int, view: View, replica: dict[str, Any] | None = None) -> dict[str, Any]:
         """As JSON. `epoch` and `since`: what the page was told last, so that it is not told again; "" and 0 for all.
 
-        Points have their figures in the order of `columns`, the newest last.
+        `replica`: how it is, left out where this process is all of it. Points have their figures in the order of `columns`, the
+        newest last.
         """
         gateway, engine = self._gateway, self._gateway.engine
         next_point, points = self.history.since(since if epoch == self.epoch else 0)
@@ -47,8 +84,8 @@ class Dashboard:
             "now_unix_s": gateway.clock.unix_ms() / 1000,
             "interval_s": INTERVAL_S,
             "kept_s": KEPT_S,
-            "seats": None if engine is None else engine.facts.seats,
-            "replica": status_of(gateway),
+            "seats": None if engine is None else engine.facts.seats * self._elsewhere.num_engines,
+            "replica": replica or status_of(gateway),
             "columns": COLUMNS,
             "next": next_point,
             "points": points,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -33,12 +33,16 @@ class History:
         self._points: deque[Point] = deque(maxlen=round(KEPT_S / INTERVAL_S))
         self._num_points = 0
 
-    async def run(self, then: Callable[[], None]) -> None:
-        """Sample until cancelled; `then` is called after each. A fault here is logged: what only looks on must end nothing."""
+    async def run(self, first: Callable[[], Awaitable[None]], then: Callable[[], Awaitable[None]]) -> None:
+        """Sample until cancelled, after `first`; `then` comes after each.
+
+        A fault here is logged: what only looks on must end nothing.
+        """
         while True:
             try:
+                await first()
                 self.sample()
-                then()
+                await then()
             except Exception:
                 log.exception("dashboard_sample_failed")
             await asyncio.sleep(INTERVAL_S)

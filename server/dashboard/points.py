@@ -7,9 +7,11 @@ looked up is None.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from server.engine.base import EngineStats
 
 Figure = float | None
 Point = tuple[Figure, ...]
@@ -84,6 +86,23 @@ class Counts:
     num_queued: int = 0
     kv_cache_usage: Figure = None
     num_pending_rows: int = 0
+
+
+def added(parts: Sequence[Counts], stats: EngineStats | None) -> Counts:
+    """What several processes have counted, together. `stats`: of their engine, or all their engines."""
+    sums: dict[str, Any] = {}
+    for name in Counts.__dataclass_fields__:
+        values = [getattr(part, name) for part in parts]
+        if isinstance(values[0], Distribution):
+            counts = tuple(sum(each) for each in zip(*(value.counts for value in values), strict=True))
+            sums[name] = Distribution(values[0].bounds, counts, sum(value.sum for value in values))
+        elif isinstance(values[0], Mapping):
+            sums[name] = {key: sum(value.get(key, 0) for value in values) for key in {key: None for of in values for key in of}}
+        elif name != "kv_cache_usage":
+            sums[name] = sum(values)
+    if stats is not None:
+        sums |= {"num_running": stats.num_running, "num_waiting": stats.num_waiting, "kv_cache_usage": stats.kv_cache_usage}
+    return Counts(**sums)
 
 
 @dataclass(slots=True, frozen=True)

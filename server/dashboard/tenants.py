@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from server.admission.limits import INPUT, OUTPUT, REQUESTS, UNCACHED, Standing, budget_limits
+from server.admission.limits import INPUT, NO_BUDGET, OUTPUT, REQUESTS, UNCACHED, Standing, budget_limits
+from server.admission.rate_headers import remaining_ratio
 from server.context import Tenant
 from server.dashboard.counts import TenantCounts, TenantTokens, tenant_counts
+from server.dashboard.parts import Elsewhere
 from server.dashboard.points import Figure, ratio
 from server.gateway import Gateway
 from server.metrics.catalog import OTHER
@@ -49,22 +51,31 @@ class _Snapshot:
 class TenantTable:
     """The tenants of one gateway. `look` must be called from time to time, for what they did in the last minute."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, elsewhere: Elsewhere) -> None:
         self._gateway = gateway
+        self._elsewhere = elsewhere
         self._snapshots: deque[_Snapshot] = deque()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the last look was long enough ago."""
+        snapshots = self._snapshots
+        return not snapshots or self._gateway.clock.monotonic_s() - snapshots[-1].at_s >= SNAPSHOT_S - 0.5
+
     def look(self) -> None:
-        """Remember how things stand, if the last time was long enough ago."""
-        now_s, snapshots = self._gateway.clock.monotonic_s(), self._snapshots
-        if snapshots and now_s - snapshots[-1].at_s < SNAPSHOT_S - 0.5:
+        """Remember how things stand, if that is due."""
+        if not self.is_due:
             return
+        now_s, snapshots = self._gateway.clock.monotonic_s(), self._snapshots
         while len(snapshots) > 1 and now_s - snapshots[1].at_s >= WINDOW_S - 0.5:
             snapshots.popleft()
-        snapshots.append(_Snapshot(now_s, TenantTokens(self._gateway), dict(self._gateway.service())))
+        snapshots.append(
+            _Snapshot(now_s, TenantTokens(self._gateway, self._elsewhere.tenant_counts), dict(self._elsewhere.service()))
+        )
 
     def page(self, view: View) -> dict[str, Any]:
         """Rows, and how many tenants there are and match, as JSON."""
-        look = _Look(self._gateway, self._snapshots[0] if self._snapshots else None)
+        look = _Look(self._gateway, self._elsewhere, self._snapshots[0] if self._snapshots else None)
         text = view.text.casefold()
         matching = [tenant for name, tenant in look.tenants.items() if text in name.casefold()]
         matching.sort(key=lambda tenant: tenant.name)
@@ -84,12 +95,13 @@ class TenantTable:
 class _Look:
     """What is known of tenants now, and from the minute before."""
 
-    def __init__(self, gateway: Gateway, before: _Snapshot | None) -> None:
-        keys, service, now_s = gateway.storage.keys, gateway.service(), gateway.clock.monotonic_s()
+    def __init__(self, gateway: Gateway, elsewhere: Elsewhere, before: _Snapshot | None) -> None:
+        keys, service, now_s = gateway.storage.keys, elsewhere.service(), gateway.clock.monotonic_s()
         self._admission = gateway.admission
+        self._elsewhere = elsewhere
         self._accounts = None if gateway.queue is None else gateway.queue.accounts
         self._unix_s = gateway.clock.unix_s()
-        self._counts = tenant_counts(gateway)
+        self._counts = tenant_counts(gateway, elsewhere.tenant_counts)
         self._tokens_before = {} if before is None else before.tokens.by_tenant
         self.span_s = 0.0 if before is None else now_s - before.at_s
         self.tenants = dict(keys.tenants())
@@ -100,8 +112,7 @@ class _Look:
         served = {name: given - service_before.get(name, 0.0) for name, given in service.items()}
         self._served = {name: given for name, given in served.items() if given > 0}
         self._all_served = sum(self._served.values())
-        waiting = {account.name for account in self._accounts or () if account.num_waiting}
-        self._contenders = (self._served.keys() | waiting) & self.tenants.keys()
+        self._contenders = (self._served.keys() | elsewhere.waiting()) & self.tenants.keys()
         self._all_weights = sum(self.tenants[name].weight for name in self._contenders)
 
     def ordered(self, tenants: list[Tenant], figure: Sort, *, descending: bool) -> list[Tenant]:
@@ -113,7 +124,6 @@ class _Look:
     def row(self, tenant: Tenant) -> dict[str, Any]:
         """All that the table shows of one tenant. A limit or a budget is `[used, limit]`, null without one."""
         limits, used, spent = tenant.limits, self._used(tenant), self._spent(tenant)
-        account = None if self._accounts is None else self._accounts.get(tenant.name)
         return {
             "name": tenant.name,
             "suspended": tenant.suspended,
@@ -122,7 +132,7 @@ class _Look:
             "output_tokens_per_s": self._rate(tenant, "num_output_tokens"),
             "service_share": ratio(self._served.get(tenant.name, 0.0), self._all_served),
             "fair_share": ratio(tenant.weight, self._all_weights) if tenant.name in self._contenders else None,
-            "queued": 0 if account is None else account.num_waiting,
+            "queued": self.queued(tenant),
             "running": self.running(tenant),
             "concurrent_requests": limits.concurrent_requests,
             "requests_per_minute": [used[REQUESTS], limits.requests_per_minute],
@@ -171,21 +181,25 @@ class _Look:
         return None if counts is None else ratio(counts.num_cached_tokens, counts.num_input_tokens)
 
     def running(self, tenant: Tenant) -> int:
-        """Requests under way, as its limit counts them; where that is not fresh, those with a place at this replica."""
-        standing = self._standing(tenant)
-        if standing is not None and self._unix_s - standing.unix_s <= _FRESH_S:
-            return standing.num_running
-        account = None if self._accounts is None else self._accounts.get(tenant.name)
-        return 0 if account is None else account.num_seated + account.num_waiting
+        """Requests under way, as its limit counts them; where that is not fresh, those with a place at this replica.
+
+        What its limit counts is told to one worker at a time, so others may have given more places since.
+        """
+        standing, num_places = self._standing(tenant), sum(self._places(tenant))
+        if standing is None or self._unix_s - standing.unix_s > _FRESH_S:
+            return num_places
+        return max(standing.num_running, num_places) if self._elsewhere.tenants else standing.num_running
 
     def queued(self, tenant: Tenant) -> int:
         """Requests that wait for a seat."""
-        account = None if self._accounts is None else self._accounts.get(tenant.name)
-        return 0 if account is None else account.num_waiting
+        return self._places(tenant)[1]
 
     def budget_left(self, tenant: Tenant) -> Figure:
         """Of the tightest budget; None where it has none."""
-        return self._admission.budget_remaining_ratio(tenant)
+        if tenant.budget == NO_BUDGET:
+            return None
+        standing = self._standing(tenant)
+        return 1.0 if standing is None else remaining_ratio(tenant, standing, self._unix_s)
 
     def _totals(self, tenant: Tenant) -> dict[str, int | None]:
         """Since the start."""
@@ -206,7 +220,15 @@ class _Look:
         return round(num_tokens / self.span_s, 3)
 
     def _standing(self, tenant: Tenant) -> Standing | None:
-        return self._admission.store.standing(tenant)
+        return self._elsewhere.standing(tenant.name, self._admission.store.standing(tenant))
+
+    def _places(self, tenant: Tenant) -> tuple[int, int]:
+        """Seats it has, and requests that wait."""
+        account = None if self._accounts is None else self._accounts.get(tenant.name)
+        num_seated, num_waiting = self._elsewhere.places(tenant.name)
+        return (
+            (num_seated, num_waiting) if account is None else (num_seated + account.num_seated, num_waiting + account.num_waiting)
+        )
 
     def _used(self, tenant: Tenant) -> tuple[int, ...]:
         """Of the minute. What was in it when a shared store last spoke of it has left it since, in time."""

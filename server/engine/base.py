@@ -147,6 +147,16 @@ class EngineDelta:
     speculation: Speculation | None = None
 
 
+@dataclass(slots=True, frozen=True)
+class EngineStep:
+    """What was last heard of the steps of one engine, of perhaps several. `at_s`: the machine's monotonic clock."""
+
+    at_s: float
+    num_running: int
+    num_waiting: int
+    kv_cache_usage: float
+
+
 @dataclass(slots=True)
 class EngineStats:
     """Figures of the engine as a whole, read when metrics are scraped.
@@ -155,7 +165,7 @@ class EngineStats:
     start. `num_preemptions`: requests that lost their place in the KV cache to others and began anew. Prefix figures count prompt
     tokens: looked up in the prefix cache, and found there. `num_drafts` are steps that drafted; `accepted_per_position`, shape
     (most tokens of a draft,), counts how often the draft's token of that position was taken, and is empty where the engine does
-    not speculate.
+    not speculate. `steps`, by number: of an engine that several processes share, each of which hears a part; else empty.
     """
 
     num_running: int = 0
@@ -167,6 +177,7 @@ class EngineStats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
+    steps: dict[int, EngineStep] = field(default_factory=dict)
 
 
 class Engine(Protocol):

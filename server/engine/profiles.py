@@ -1,12 +1,15 @@
 """Engine profiles: how one kind of machine runs the model, as a YAML file.
 
-Role: read once at the start, by `serve` and `check-config`. A profile has the engine's arguments (vLLM's `AsyncEngineArgs`, whose
-names and values only vLLM checks) and the environment that has to be set before vLLM is imported.
+Role: read once at the start, by `serve`, `engine-node` and `check-config`. A profile has the engine's arguments (vLLM's
+`AsyncEngineArgs`, whose names and values only vLLM checks), the environment that has to be set before vLLM is imported, and the
+machine it needs. It may extend others: mappings are merged key by key at every depth, anything else is replaced, and `null` takes
+out what was inherited; of several the later one wins, and the file itself over all of them.
 Must not: import vllm, or know where the model lies.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +17,27 @@ from typing import Any
 
 import yaml
 
+from server.engine.devices import find_devices
+from server.engine.hardware import Requirement, RequirementError, is_made_for, missing, missing_package
+
 _FOLDER = Path(__file__).with_name("profiles")
-_FIELDS = {"name": str, "description": str, "hardware": str, "engine": dict, "environment": dict, "answer_bounds": dict}
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "name": str,
+    "extends": (str, list),
+    "description": str,
+    "hardware": str,
+    "source": str,
+    "date": (str, datetime.date),
+    "verified": str,
+    "warning": str,
+    "requires": dict,
+    "engine": dict,
+    "environment": dict,
+    "answer_bounds": dict,
+}
 _REQUIRED = ("name", "engine")
+_OWN = ("name", "extends", "description", "verified")
+"""Fields that say something of one file and nothing of what extends it."""
 
 
 class ProfileError(ValueError):
@@ -28,7 +49,9 @@ class Profile:
     """How to run the model on one kind of machine.
 
     `engine`: arguments of the engine by vLLM's names, without the model. `environment`: variables of the engine's processes.
-    `hardware`: what it is meant for, for people. `answer_bounds`: what answers are held to beside what requests ask for.
+    `answer_bounds`: what answers are held to beside what requests ask for. `requires`: the machine, where that can be told.
+    `hardware`, `source`, `date` and `verified` (where the layout is from, of when, and who has run it) are for people; `warning`
+    is for who starts it.
     """
 
     name: str
@@ -37,28 +60,124 @@ class Profile:
     answer_bounds: Mapping[str, int] = field(default_factory=dict)
     description: str = ""
     hardware: str = ""
+    source: str = ""
+    date: str = ""
+    verified: str = ""
+    warning: str = ""
+    requires: Requirement | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """How many machines the engine is spread over by vLLM itself."""
+        return int(self.engine.get("nnodes") or 1)
+
+    def on_node(self, rank: int, head: str | None) -> Profile:
+        """The profile as node `rank` runs it, `head` being the address of node 0 (None: as the profile says)."""
+        if not 0 <= rank < self.num_nodes:
+            raise ProfileError(f"the engine profile `{self.name}` has nodes 0 to {self.num_nodes - 1}; there is no node {rank}")
+        node = {"node_rank": rank} | ({} if head is None else {"master_addr": head})
+        return replace(self, engine={**self.engine, **node})
+
+    def check_machine(self) -> str | None:
+        """What is odd about this machine for the profile, if anything.
+
+        Raises `ProfileError` where the machine lacks what the profile requires, or the build of vLLM for it.
+        """
+        if self.requires is None:
+            return None
+        found = find_devices(self.requires.vendor)
+        if (lack := missing(self.requires, found)) is not None:
+            raise ProfileError(
+                f"the engine profile `{self.name}` needs {self.requires}; {lack}. `k3-gateway profiles` shows which fits; where "
+                "the machine is not told rightly, set `engine.check_hardware: false`"
+            )
+        if (lack := missing_package(self.requires.vendor)) is not None:
+            raise ProfileError(f"the engine profile `{self.name}` can't be served: {lack}")
+        if not is_made_for(self.requires, found):
+            made_for = " or ".join(self.requires.names)
+            return f"the engine profile `{self.name}` is made for {made_for}, and this machine has {found.told()}"
+        return None
+
+    def check_nodes(self) -> None:
+        """Raise `ProfileError` where the engine would wait for other machines which can't know where it is."""
+        if self.num_nodes > 1 and not self.engine.get("master_addr"):
+            raise ProfileError(
+                f"the engine profile `{self.name}` runs on {self.num_nodes} machines, which meet at an address of this one: set "
+                "`engine.overrides: {master_addr: ADDRESS}`, and run `k3-gateway engine-node` on the others (docs/profiles.md)"
+            )
 
 
 def profile_names() -> list[str]:
-    """The profiles that ship with the gateway, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    """The profiles that ship with the gateway, sorted. Those whose name begins with `_` are there to be extended only."""
+    return sorted(path.stem for path in _FOLDER.glob("[!_]*.yaml"))
 
 
-def load_profile(name: str, overrides: Mapping[str, Any] | None = None) -> Profile:
+def load_profile(name: str, overrides: Mapping[str, Any] | None = None, draft_model_path: Path | None = None) -> Profile:
     """The shipped profile `name`, or the one in the file `name` where that ends in `.yaml`, with engine arguments replaced.
 
-    Each of `overrides` replaces a whole argument, nested ones too. Raises `ProfileError`.
+    Each of `overrides` replaces a whole argument, nested ones too. `draft_model_path`: the folder of the draft model, in place of
+    its name on the hub. Raises `ProfileError`.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
-    if path.parent == _FOLDER and path.stem not in profile_names():
+    if not _is_file(name) and name not in profile_names():
         raise ProfileError(
             f"there is no engine profile `{name}`; known are: {', '.join(profile_names())}; or name a `.yaml` file"
         )
-    profile = _read(path)
-    return replace(profile, engine={**profile.engine, **(overrides or {})})
+    path = _path_of(name, Path())
+    profile = _profile(_merged(path, ()), path)
+    engine = {**profile.engine, **(overrides or {})}
+    if draft_model_path is not None:
+        draft = engine.get("speculative_config")
+        if not isinstance(draft, Mapping) or "model" not in draft:
+            raise ProfileError(
+                f"`engine.draft_model_path` is set, and the engine profile `{profile.name}` has no draft model; remove the "
+                "setting or choose a profile with one"
+            )
+        engine["speculative_config"] = {**draft, "model": str(draft_model_path)}
+    return replace(profile, engine=engine)
 
 
-def _read(path: Path) -> Profile:
+def _is_file(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def _path_of(name: str, folder: Path) -> Path:
+    return folder / name if _is_file(name) else _FOLDER / f"{name}.yaml"
+
+
+def _merged(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    """The fields of a profile and of all that it extends. `below`: the files that led here."""
+    content = _read(path)
+    if path.resolve() in below:
+        raise ProfileError(f"the engine profile `{path}` extends itself: {' -> '.join(of.stem for of in (*below, path))}")
+    extended = content.pop("extends", None) or []
+    merged: dict[str, Any] = {}
+    for parent in [extended] if isinstance(extended, str) else extended:
+        parent_path = _path_of(str(parent), path.parent)
+        if not _is_file(str(parent)) and (Path(parent).name != parent or not parent_path.is_file()):
+            raise ProfileError(
+                f"the engine profile `{path}` extends `{parent}`, which is none; known are: {', '.join(profile_names())}"
+            )
+        inherited = _merged(parent_path, (*below, path.resolve()))
+        merged = _merge(merged, {name: value for name, value in inherited.items() if name not in _OWN})
+    return _merge(merged, content)
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, key by key at every depth; `above` wins, and its nulls take out."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            merged[key] = _merge(inner if isinstance(inner, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What one file says, each field of the type it must have."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -68,8 +187,15 @@ def _read(path: Path) -> Profile:
     for name, value in content.items():
         if name not in _FIELDS:
             raise ProfileError(f"the engine profile `{path}` has an unknown field `{name}`; known are: {', '.join(_FIELDS)}")
-        if not isinstance(value, _FIELDS[name]):
-            raise ProfileError(f"`{name}` of the engine profile `{path}` must be a {_FIELDS[name].__name__}")
+        types = _FIELDS[name]
+        if value is not None and not isinstance(value, types):
+            names = " or a ".join(of.__name__ for of in (types if isinstance(types, tuple) else (types,)))
+            raise ProfileError(f"`{name}` of the engine profile `{path}` must be a {names}")
+    return content
+
+
+def _profile(content: Mapping[str, Any], path: Path) -> Profile:
+    """The profile of merged fields."""
     if missing := [name for name in _REQUIRED if name not in content]:
         raise ProfileError(f"the engine profile `{path}` has no `{missing[0]}`")
     for name, value in content.get("environment", {}).items():
@@ -80,4 +206,12 @@ def _read(path: Path) -> Profile:
             raise ProfileError(f"`answer_bounds.{name}` of the engine profile `{path}` must be a whole number")
     if "model" in content["engine"]:
         raise ProfileError(f"`engine.model` of the engine profile `{path}` is set elsewhere, by `engine.model_path`; remove it")
-    return Profile(**content)
+    fields = dict(content)
+    if "date" in fields:
+        fields["date"] = str(fields["date"])
+    if "requires" in fields:
+        try:
+            fields["requires"] = Requirement.read(fields["requires"])
+        except RequirementError as error:
+            raise ProfileError(f"`requires.{error.name}` of the engine profile `{path}` {error}") from error
+    return Profile(**fields)

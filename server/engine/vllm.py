@@ -25,6 +25,7 @@ from server.vocabulary.load import load
 
 if TYPE_CHECKING:
     from server.engine.vllm_media import VllmMedia
+    from server.engine.vllm_start import Attachment
 
 DEATH_POLL_INTERVAL_S = 0.2
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -75,17 +76,19 @@ class VllmEngine:
         *,
         model_name: str | None = None,
         progress: Callable[[str], None] = _silent,
+        attachment: Attachment | None = None,
     ) -> VllmEngine:
         """Start vLLM on the model in `model_path`; takes tens of seconds, of which `progress` tells.
 
-        `model_name` is the label of vLLM's own metrics; left out: the folder's name. Raises `ProfileError` for a profile that
-        vLLM or we refuse, `FileNotFoundError` and `ValueError` for a folder without a readable vocabulary.
+        `attachment`: to an engine core that runs elsewhere; left out, one is started. `model_name` is the label of vLLM's own
+        metrics; left out: the folder's name. Raises `ProfileError` for a profile that vLLM or we
+        refuse, `FileNotFoundError` and `ValueError` for a folder without a readable vocabulary.
         """
         from server.engine.vllm_start import start
 
         vocabulary = load(model_path)
         stats = EngineStats()
-        llm = await start(profile, model_path, model_name or model_path.name, stats, progress)
+        llm = await start(profile, model_path, model_name or model_path.name, stats, progress, attachment)
         from server.engine.vllm_media import open_media
 
         return cls(llm, vocabulary, stats, profile.answer_bounds, await open_media(llm))

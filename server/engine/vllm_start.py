@@ -8,17 +8,20 @@ for any more is shut down as soon as it is up, and never holds up the end of the
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 from server import environment
-from server.engine import vllm_plugin
+from server.engine import vllm_core, vllm_plugin
 from server.engine.base import EngineStats
 from server.engine.profiles import Profile, ProfileError
 from server.engine.vllm_stats import recorder_class
@@ -59,11 +62,30 @@ class _Handover:
                 outcome.shutdown(timeout=0)
 
 
-async def start(profile: Profile, model_path: Path, model_name: str, stats: EngineStats, progress: Callable[[str], None]) -> Any:
-    """A running `AsyncLLM`. `progress` gets a line every two seconds. Raises `ProfileError`, and whatever vLLM raises."""
+@dataclass(slots=True, frozen=True)
+class Attachment:
+    """To an engine core that is another process's: as number `process` of `num_processes`, over what comes through `end`."""
+
+    end: socket.socket
+    process: int
+    num_processes: int
+
+
+async def start(
+    profile: Profile,
+    model_path: Path,
+    model_name: str,
+    stats: EngineStats,
+    progress: Callable[[str], None],
+    attachment: Attachment | None = None,
+) -> Any:
+    """A running `AsyncLLM`, with an engine core of its own, or attached to another's. `progress` gets a line every two seconds.
+
+    Raises `ProfileError`, and whatever vLLM raises.
+    """
     environment.apply(profile.environment)
     handover = _Handover()
-    arguments = (profile, model_path, model_name, stats)
+    arguments = (profile, model_path, model_name, stats, attachment)
     threading.Thread(target=_build_for, args=(handover, *arguments), name="engine-start", daemon=True).start()
     began_s = time.monotonic()
     try:
@@ -72,6 +94,10 @@ async def start(profile: Profile, model_path: Path, model_name: str, stats: Engi
             with suppress(TimeoutError):
                 await asyncio.wait_for(handover.ready.wait(), PROGRESS_INTERVAL_S)
         llm = handover.take()
+    except asyncio.CancelledError:
+        if attachment is None:
+            _end_what_loads()
+        raise
     finally:
         handover.abandon()
     if isinstance(llm, Exception):
@@ -80,6 +106,12 @@ async def start(profile: Profile, model_path: Path, model_name: str, stats: Engi
     await llm.get_supported_tasks()
     progress(f"the engine is up after {time.monotonic() - began_s:.0f} s")
     return llm
+
+
+def _end_what_loads() -> None:
+    """Kill the engine's processes: as long as they load, which may be an hour, they do not notice that nobody waits any more."""
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def _build_for(handover: _Handover, *arguments: Any) -> None:
@@ -94,11 +126,36 @@ def _build_for(handover: _Handover, *arguments: Any) -> None:
         handover.give(error)
 
 
-def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineStats) -> Any:
+def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineStats, attachment: Attachment | None) -> Any:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    shared: dict[str, Any] = {}
+    if attachment is None:
+        arguments, config = configured(profile, model_path, model_name)
+    else:
+        count, index = attachment.num_processes, attachment.process
+        arguments, config = configured(profile, model_path, model_name, num_processes=count, process=index)
+        addresses = vllm_core.attachment(attachment.end)
+        shared = {"client_addresses": addresses, "client_count": count, "client_index": index}
+    return AsyncLLM.from_vllm_config(
+        config,
+        stat_loggers=[recorder_class(stats, is_shared=attachment is not None)],
+        enable_log_requests=arguments.enable_log_requests,
+        disable_log_stats=arguments.disable_log_stats,
+        **shared,
+    )
+
+
+def configured(
+    profile: Profile, model_path: Path, model_name: str, *, num_processes: int = 1, process: int = 0
+) -> tuple[Any, Any]:
+    """vLLM's arguments and configuration, for number `process` of so many, or -1 for the one that starts the engine core.
+
+    Raises `ProfileError` for what vLLM does not know, or can't do here.
+    """
     import vllm.envs
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
-    from vllm.v1.engine.async_llm import AsyncLLM
 
     # Without it vLLM looks each of its switches up in the environment at every use, some of them for every token.
     vllm.envs.enable_envs_cache()
@@ -109,6 +166,7 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
         arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **engine)
     except TypeError as error:
         raise ProfileError(f"the engine profile `{profile.name}` has an argument that vLLM does not know: {error}") from error
+    arguments._api_process_count, arguments._api_process_rank = num_processes, process
     config = arguments.create_engine_config()
     scheduler = config.scheduler_config
     if current_platform.is_cpu() and (scheduler.enable_chunked_prefill or scheduler.long_prefill_token_threshold):
@@ -122,9 +180,4 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
             f"the engine profile `{profile.name}` speculates; on a CPU that needs a cure which vLLM finds only in an installed "
             "package: run `pip install -e .`, or override `speculative_config: null`"
         )
-    return AsyncLLM.from_vllm_config(
-        config,
-        stat_loggers=[recorder_class(stats)],
-        enable_log_requests=arguments.enable_log_requests,
-        disable_log_stats=arguments.disable_log_stats,
-    )
+    return arguments, config

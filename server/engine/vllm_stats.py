@@ -7,15 +7,19 @@ Invariant: nothing raised here reaches vLLM: an exception in the hook would end 
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
-from server.engine.base import EngineStats
+from server.engine.base import EngineStats, EngineStep
 
 logger = logging.getLogger(__name__)
 
 
-def recorder_class(stats: EngineStats) -> type:
-    """A class for vLLM's `stat_loggers` that keeps `stats` up to date, over all engines of the process."""
+def recorder_class(stats: EngineStats, *, is_shared: bool = False) -> type:
+    """A class for vLLM's `stat_loggers` that keeps `stats` up to date, over all engines of the process.
+
+    `is_shared`: other processes hear of the same engines, so what was heard when is kept, too.
+    """
     from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
     class Recorder(AggregateStatLoggerBase):  # type: ignore[misc]
@@ -30,6 +34,8 @@ def recorder_class(stats: EngineStats) -> type:
                     stats.num_preemptions += iteration_stats.num_preempted_reqs
                 if scheduler_stats is not None:
                     add_step(stats, scheduler_stats, self._last_steps, engine_idx)
+                    if is_shared:
+                        stats.steps[engine_idx] = step_of(scheduler_stats, time.monotonic())
             except Exception:
                 logger.exception("the engine's statistics can't be read; its figures in the metrics are incomplete")
 
@@ -37,6 +43,11 @@ def recorder_class(stats: EngineStats) -> type:
             """Nothing to announce."""
 
     return Recorder
+
+
+def step_of(step: Any, now_s: float) -> EngineStep:
+    """What of one step's `SchedulerStats` is of that moment."""
+    return EngineStep(now_s, step.num_running_reqs, step.num_waiting_reqs + step.num_skipped_waiting_reqs, step.kv_cache_usage)
 
 
 def add_step(stats: EngineStats, step: Any, last_steps: dict[int, Any], engine_index: int) -> None:

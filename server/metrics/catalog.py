@@ -52,7 +52,11 @@ class Label:
 
 @dataclass(slots=True, frozen=True)
 class Metric:
-    """One metric, its name without the prefix. `buckets` are upper bounds, in `unit`, without the last one, which is infinite."""
+    """One metric, its name without the prefix. `buckets` are upper bounds, in `unit`, without the last one, which is infinite.
+
+    `over_workers`: what the whole of a gateway says where each of its processes says something. Of the engine's metrics it is not
+    asked: their whole is made of the engine's own counts.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -60,6 +64,7 @@ class Metric:
     meaning: str
     by: tuple[Label, ...] = ()
     buckets: tuple[float, ...] = ()
+    over_workers: Literal["sum", "max", "min"] = "sum"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -191,7 +196,7 @@ IMAGE_TOKENS = Metric(
 LOOP_LAG = Metric(
     "event_loop_lag_seconds", "histogram", "seconds", "How late a timer rang, looked at four times a second.", (), _LAG_S
 )
-BUILD_INFO = Metric("build_info", "gauge", "1", "What runs here; always 1.", (VERSION, ENGINE_KIND, PROFILE))
+BUILD_INFO = Metric("build_info", "gauge", "1", "What runs here; always 1.", (VERSION, ENGINE_KIND, PROFILE), over_workers="max")
 
 QUEUED = Metric("queued_requests", "gauge", "requests", "Choices of requests that wait for a seat; `other`: the sum.", (TENANT,))
 FAIR_SERVICE = Metric(
@@ -201,19 +206,29 @@ FAIR_SERVICE = Metric(
     "Service as the fair queue counts it: in uncached input tokens' worth; `other`: the sum.",
     (TENANT,),
 )
-WEIGHT = Metric("tenant_weight", "gauge", "weight", "Share of a busy engine, against the others'; `other`: the sum.", (TENANT,))
+WEIGHT = Metric(
+    "tenant_weight",
+    "gauge",
+    "weight",
+    "Share of a busy engine, against the others'; `other`: the sum.",
+    (TENANT,),
+    over_workers="max",
+)
 BUDGET_LEFT = Metric(
     "budget_remaining_ratio",
     "gauge",
     "ratio",
     "Of the tenant's tightest budget, the share that is left, 0 to 1; `other`: the least.",
     (TENANT,),
+    over_workers="min",
 )
 LEDGER_ROWS = Metric(
     "ledger_rows_total", "counter", "rows", "Rows of ended requests: written; or garbled in the spool, refused, lost.", (ROW,)
 )
 LEDGER_PENDING = Metric("ledger_pending_rows", "gauge", "rows", "Rows that wait for the database.")
-LIMITS_UP = Metric("limits_store_up", "gauge", "1 or 0", "1 while the limits store answers; also where limits are in memory.")
+LIMITS_UP = Metric(
+    "limits_store_up", "gauge", "1 or 0", "1 while the limits store answers; also where limits are in memory.", over_workers="min"
+)
 LIMITS_AWAY = Metric("limits_store_failures_total", "counter", "failures", "How often the limits store stopped answering.")
 HELD_BYTES = Metric("held_bytes", "gauge", "bytes", "Bodies and fetched images that requests hold which have not ended.")
 

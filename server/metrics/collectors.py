@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Protocol
 
-from server.engine.base import Engine
+from server.engine.base import EngineStats, ModelFacts
 from server.metrics import catalog
 from server.metrics.families import PIECE_SERIES, head_of, labelled, labels_of, single
 from server.metrics.names import TenantNames
@@ -31,7 +32,26 @@ class AdmissionFigures:
     num_held_bytes: int = 0
 
 
-def engine_pieces(engine: Engine | None) -> Iterator[str]:
+class EngineLooked(Protocol):
+    """What is read of `server.engine.base.Engine`."""
+
+    @property
+    def stats(self) -> EngineStats:
+        """As there."""
+        ...
+
+    @property
+    def facts(self) -> ModelFacts:
+        """As there."""
+        ...
+
+    @property
+    def dead(self) -> bool:
+        """As there."""
+        ...
+
+
+def engine_pieces(engine: EngineLooked | None) -> Iterator[str]:
     """The engine's figures; before there is one, only that there is none."""
     yield single(catalog.ENGINE_UP, int(engine is not None and not engine.dead))
     if engine is None:

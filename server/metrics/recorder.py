@@ -102,26 +102,22 @@ class Recorder:
 
     def pieces(self) -> Iterator[str]:
         """The text of a scrape, each piece written as it is asked for, a fraction of a millisecond each."""
-        yield from chain.from_iterable(numbers.pieces() for numbers in self.numbers.values())
-        yield from chain.from_iterable(histogram.pieces() for histogram in self.histograms.values())
-        yield from admission_pieces(self._figures(), self.names)
+        yield from self._counted()
         yield from engine_pieces(self._engine)
         yield from vllm_pieces()
 
-    async def exposition(self) -> AsyncGenerator[bytes, None]:
+    def part(self) -> AsyncGenerator[bytes, None]:
+        """As `exposition`, for a whole of several processes: without the engine's figures, which are made of all its counts."""
+        return in_parts(chain(self._counted(), vllm_pieces()))
+
+    def exposition(self) -> AsyncGenerator[bytes, None]:
         """The text of a scrape, vLLM's own metrics with it, in parts that are worth being sent."""
-        part: list[str] = []
-        num_chars = 0
-        for piece in self.pieces():
-            part.append(piece)
-            num_chars += len(piece)
-            if num_chars >= _PART_CHARS:
-                yield "".join(part).encode()
-                part.clear()
-                num_chars = 0
-            if len(piece) > _SMALL_CHARS or not piece:  # nothing at all is said for much that was looked at
-                await asyncio.sleep(0)
-        yield "".join(part).encode()
+        return in_parts(self.pieces())
+
+    def _counted(self) -> Iterator[str]:
+        yield from chain.from_iterable(numbers.pieces() for numbers in self.numbers.values())
+        yield from chain.from_iterable(histogram.pieces() for histogram in self.histograms.values())
+        yield from admission_pieces(self._figures(), self.names)
 
     def sums(self, metric: Metric, by: str, **labels: str) -> dict[str, float]:
         """What a counter or a gauge says, added up by one label over the series that have these `labels`, as a scrape would."""
@@ -169,3 +165,19 @@ class Recorder:
 
     def _value(self, label: Label, value: str) -> str:
         return value if value in self._closed[label] else catalog.OTHER
+
+
+async def in_parts(pieces: Iterator[str]) -> AsyncGenerator[bytes, None]:
+    """The text of `pieces`, in parts that are worth being sent; others have their turns between them."""
+    part: list[str] = []
+    num_chars = 0
+    for piece in pieces:
+        part.append(piece)
+        num_chars += len(piece)
+        if num_chars >= _PART_CHARS:
+            yield "".join(part).encode()
+            part.clear()
+            num_chars = 0
+        if len(piece) > _SMALL_CHARS or not piece:  # nothing at all is said for much that was looked at
+            await asyncio.sleep(0)
+    yield "".join(part).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 from starlette.responses import Response
 
-from server.errors import GatewayError
+from server.errors import DrainingError, GatewayError
 
 
 def error_response(error: GatewayError) -> Response:
@@ -13,4 +13,6 @@ def error_response(error: GatewayError) -> Response:
     headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, DrainingError):
+        headers["connection"] = "close"  # over this connection the client would come back to the same replica
     return Response(orjson.dumps(error.body()), status_code=error.status, headers=headers, media_type="application/json")

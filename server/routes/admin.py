@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter
 from starlette.responses import JSONResponse
 
-from server.dashboard.replica import status_of
+from server.dashboard.replica import whole_status
 from server.durations import seconds_of
 from server.errors import InvalidRequestError, NotFoundError
 from server.quoting import shown
@@ -93,9 +93,9 @@ async def drain(request: Request) -> JSONResponse:
 
 @router.get("/status")
 async def get_status(request: Request) -> dict[str, Any]:
-    """What this replica is doing."""
+    """What this replica is doing, all its workers together."""
     query_of(request)
-    return status_of(gateway_of(request))
+    return await whole_status(gateway_of(request))
 
 
 async def _apply(request: Request, wanted: dict[str, TenantSettings], *, is_one: bool) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dashboard.dashboard import Dashboard
+from server.dashboard.dashboard import Asked, Dashboard
 from server.dashboard.files import HEADERS, File
 from server.dashboard.tenants import MAX_ROWS, SORTS, View
 from server.errors import InvalidRequestError, NotFoundError
@@ -48,9 +47,9 @@ async def figures(request: Request) -> Response:
         num_rows=min(max(_number(wanted, "rows", 25), 1), MAX_ROWS),
     )
     dashboard: Dashboard = request.app.state.dashboard
-    answer = dashboard.figures(wanted.get("epoch", ""), _number(wanted, "since", 0), view)
+    asked = Asked(wanted.get("epoch", ""), _number(wanted, "since", 0), view)
     headers = {**HEADERS, "cache-control": "no-store"}
-    return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
+    return Response(await dashboard.answer(asked.encoded), headers=headers, media_type="application/json")
 
 
 @router.get("/dashboard/{name}")

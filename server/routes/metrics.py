@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
+from server import whole
 from server.metrics.recorder import CONTENT_TYPE
 from server.routes.gateway import gateway_of
 
@@ -13,5 +14,7 @@ router = APIRouter()
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """All metrics as they are now, written while they are sent."""
-    return StreamingResponse(gateway_of(request).recorder.exposition(), headers={"content-type": CONTENT_TYPE})
+    """All metrics as they are now, of all workers, written while they are sent."""
+    gateway = gateway_of(request)
+    text = gateway.recorder.exposition() if gateway.others is None else await whole.exposition(gateway.others)
+    return StreamingResponse(text, headers={"content-type": CONTENT_TYPE})
