@@ -20,6 +20,7 @@ import httpx
 import pytest
 import pytest_asyncio
 import uvicorn
+from hypothesis import settings as hypothesis_settings
 
 from server import logs
 from server.app import create_app
@@ -36,11 +37,18 @@ from server.settings import Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
 
+hypothesis_settings.register_profile("gateway", deadline=None)  # no timing fails a test
+hypothesis_settings.load_profile("gateway")
 KEY = "k3gw-test-key-0123456789"
 ADMIN_KEY = "the-admin-key-0123456789"
 NO_SHARED = "no ../shared beside the checkout"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-NO_ENGINE = ("tests/engine/", "tests/grammar/", "tests/deploy/test_profile_checks.py", "tests/cpu/test_vllm_parsers.py")  # need vLLM's code, but start no engine
+NO_ENGINE = (  # need vLLM's code, but start no engine
+    "tests/engine/",
+    "tests/grammar/",
+    "tests/deploy/test_profile_checks.py",
+    "tests/cpu/test_vllm_parsers.py",
+)
 REAL_ENGINE = (
     "tests/cpu/", "tests/wire/test_disconnects.py", "tests/wire/test_engine_counts.py", "tests/wire/test_engine_metrics.py",
     "tests/wire/test_isolation.py",
