@@ -77,7 +77,8 @@ def _rules() -> str:
     named = [metric for metric in catalog.CATALOG if metric is not catalog.BUILD_INFO]
     by_rule = {rule: [f"`{metric.name}`" for metric in named if metric.over_workers == rule] for rule in ("min", "max")}
     least, most = (", ".join(names) for names in by_rule.values())
-    return f"they are added up, but for {least} (the `min`) and {most} (the `max`);\nthe engine's figures are those of the one engine"
+    engine = "the engine's figures are those of the one engine"
+    return f"they are added up, but for {least} (the `min`) and {most} (the `max`);\n{engine}"
 
 
 def _maximum(limits: Limits) -> Iterator[str]:
