@@ -17,6 +17,8 @@ Made from `server/metrics/catalog.py` by `python -m server.metrics.reference`; e
 `GET /metrics` is Prometheus's text format: the gateway's own metrics, which begin with `k3gw_`, and vLLM's, which begin with
 `vllm:`, where it runs. Who may read it is said in [admin.md](admin.md). Several gateways are several targets of one job: sum
 their counters and histograms; of what they share take the `min` (`budget_remaining_ratio`) or the `max` (`tenant_weight`).
+A gateway with several [workers](workers.md) is one target, and whichever of them answers tells of all:
+{rules}.
 
 - Requests are counted when they end, on every ending. What is under way is in `inflight_requests`, `queued_requests` and the
   engine's own figures only.
@@ -56,7 +58,7 @@ def page(limits: Limits | None = None) -> str:
 
 
 def _lines(limits: Limits) -> Iterator[str]:
-    yield _HEAD.format(max_tenants=f"{limits.max_tenants:,}")
+    yield _HEAD.format(max_tenants=f"{limits.max_tenants:,}", rules=_rules())
     yield from _table(("figure", "expression"), ((what, f"`{expression}`") for what, expression in _FIGURES))
     for title, metrics, what in _GROUPS:
         yield f"\n## {title}\n\n{what}\n"
@@ -68,6 +70,15 @@ def _lines(limits: Limits) -> Iterator[str]:
     histograms = [metric for metric in catalog.CATALOG if metric.buckets]
     yield from _table(("histogram", "bounds"), ((f"`{m.name}`", " ".join(f"{b:g}" for b in m.buckets)) for m in histograms))
     yield from _maximum(limits)
+
+
+def _rules() -> str:
+    """What a scrape of several workers does with what each of them says."""
+    named = [metric for metric in catalog.CATALOG if metric is not catalog.BUILD_INFO]
+    by_rule = {rule: [f"`{metric.name}`" for metric in named if metric.over_workers == rule] for rule in ("min", "max")}
+    least, most = (", ".join(names) for names in by_rule.values())
+    engine = "the engine's figures are those of the one engine"
+    return f"they are added up, but for {least} (the `min`) and {most} (the `max`);\n{engine}"
 
 
 def _maximum(limits: Limits) -> Iterator[str]:

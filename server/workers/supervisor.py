@@ -125,6 +125,7 @@ class Supervisor:
         numbers: Any = context.RawArray("d", count * NUM_NUMBERS) if is_shared else None
         host, port = listeners[0].getsockname()[:2]
         base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        started_unix_s = int(time.time())
         ends: list[socket.socket] = []
         with _signals_blocked(), ExitStack() as given:
             for index, listener in enumerate(listeners):
@@ -138,7 +139,7 @@ class Supervisor:
                     given.enter_context(core)
                 seat = Seat(
                     index, count, settings, dict(self._flags), self._config, base_url, listener, theirs, core, numbers,
-                    self._folder, self._started_s,
+                    self._folder, self._started_s, started_unix_s,
                 )  # fmt: skip
                 process = context.Process(target=main, args=(seat,), name=f"worker-{index}")
                 process.start()

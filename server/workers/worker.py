@@ -45,8 +45,9 @@ LAST_WORDS_S: Final = 2.0
 class Seat:
     """What a worker is given at its start. `listener`: takes its share of the connections. `channel`: to the supervisor.
 
-    `core`: where it is told how to reach the engine core, None where it has an engine of its own; `numbers`: of the board, None
-    there. `folder`: where workers find each other. `flags`, `config`: what the settings are read from again.
+    `core`: where it is told how to reach the engine core, and `numbers` those of the board; None where it has an engine of its
+    own. `folder`: where workers find each other. `flags`, `config`: what the settings are read from again. `started_s`,
+    `started_unix_s`: when the gateway was.
     """
 
     index: int
@@ -61,6 +62,7 @@ class Seat:
     numbers: MutableSequence[float] | None
     folder: Path
     started_s: float
+    started_unix_s: int
 
 
 def main(seat: Seat) -> None:
@@ -117,6 +119,7 @@ class Worker:
         self._reloader = Reloader(settings, load, reloadable(gateway), path=seat.config)
         peers = Peers(seat.folder, seat.index, seat.count, _answers(app))
         gateway.others, gateway.awaits_others = peers, True
+        gateway.created_s = seat.started_unix_s  # clients are told, and must be told the same by all
         gateway.storage.on_first_key = lambda secret: self._channel.say("first_key", secret)
         gateway.on_ready = lambda: self._channel.say("up")
         gateway.on_failure = self._failed

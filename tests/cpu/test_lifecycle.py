@@ -63,35 +63,11 @@ def requests_by_outcome(gateway: Served) -> Counter[str]:
     return +found
 
 
-async def test_drain_death_and_restart(tmp_path: Path, arguments: list[str]) -> None:
+async def test_death_restart_and_drain(tmp_path: Path, arguments: list[str]) -> None:
     http = {"port": 0, "drain_timeout_s": DRAIN_TIMEOUT_S}
-    await drained(tmp_path, arguments, http)
     await killed(tmp_path, arguments, http)
     await stopped_while_it_starts(tmp_path, arguments, http, num_signals=2)
-    await back(tmp_path, arguments, http)
-
-
-async def drained(folder: Path, arguments: list[str], http: dict[str, Any]) -> None:
-    """Half of the answers end in time, half don't."""
-    async with served(folder, arguments, http=http) as gateway:
-        processes, clients = family(gateway.process.pid), Clients(gateway.port, KEY)
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(NUM_STREAMS):
-                wanted = {**ENDLESS, "max_tokens": 24} if number % 2 else ENDLESS
-                tasks.create_task(clients.ask(f"drained-{number}", f"{number}: tell me all", stream=number % 4 < 2, **wanted))
-            await until(lambda: sum(request.is_begun for request in clients.requests) >= NUM_STREAMS // 2)
-            gateway.send(signal.SIGTERM)
-            await gateway.until_unready()
-            refused = await Clients(gateway.port, KEY).ask("refused", "hi", stream=True)
-        assert 0 == await gateway.process.wait(), gateway.log
-    check_gone(processes)
-    assert (503, "draining") == (refused.status, refused.fate)
-    assert {WHOLE: NUM_STREAMS // 2, "draining": NUM_STREAMS // 2} == fates(clients.requests)
-    assert {(200, True), (503, False)} == {(one.status, one.is_streamed) for one in clients.requests if one.fate == "draining"}
-    rows = {name: (outcome, tokens > 0) for name, outcome, tokens in gateway.rows()}
-    wanted_rows = {one.name: ("finished" if one.fate == WHOLE else "rejected", True) for one in clients.requests}
-    assert {**wanted_rows, "refused": ("rejected", False)} == rows
-    assert "Traceback" not in gateway.log
+    await drained(tmp_path, arguments, http)
 
 
 async def killed(folder: Path, arguments: list[str], http: dict[str, Any]) -> None:
@@ -131,14 +107,28 @@ async def stopped_while_it_starts(folder: Path, arguments: list[str], http: dict
     assert "Traceback" not in str(caught.value)
 
 
-async def back(folder: Path, arguments: list[str], http: dict[str, Any]) -> None:
-    """After all of it: the ledger has everything, metrics begin anew."""
+async def drained(folder: Path, arguments: list[str], http: dict[str, Any]) -> None:
+    """It is back: the ledger has everything, metrics begin anew. Then half of its answers end in time, half don't."""
     async with served(folder, arguments, http=http) as gateway:
         assert {} == requests_by_outcome(gateway)
-        answer = await Clients(gateway.port, KEY).ask("back", "hi", stream=True, max_tokens=8)
-        assert WHOLE == answer.fate
+        assert {"engine_dead": NUM_STREAMS} == Counter(outcome for _, outcome, _ in gateway.rows())
+        assert WHOLE == (await Clients(gateway.port, KEY).ask("back", "hi", stream=True, max_tokens=8)).fate
         assert {"finished": 1} == requests_by_outcome(gateway)
-        gateway.send(signal.SIGTERM)
+        processes, clients = family(gateway.process.pid), Clients(gateway.port, KEY)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(NUM_STREAMS):
+                wanted = {**ENDLESS, "max_tokens": 24} if number % 2 else ENDLESS
+                tasks.create_task(clients.ask(f"drained-{number}", f"{number}: tell me all", stream=number % 4 < 2, **wanted))
+            await until(lambda: sum(request.is_begun for request in clients.requests) >= NUM_STREAMS // 2)
+            gateway.send(signal.SIGTERM)
+            await gateway.until_unready()
+            refused = await Clients(gateway.port, KEY).ask("refused", "hi", stream=True)
         assert 0 == await gateway.process.wait(), gateway.log
-    half = NUM_STREAMS // 2
-    assert {"finished": half + 1, "rejected": half + 1, "engine_dead": NUM_STREAMS} == Counter(row[1] for row in gateway.rows())
+    check_gone(processes)
+    assert (503, "draining") == (refused.status, refused.fate)
+    assert {WHOLE: NUM_STREAMS // 2, "draining": NUM_STREAMS // 2} == fates(clients.requests)
+    assert {(200, True), (503, False)} == {(one.status, one.is_streamed) for one in clients.requests if one.fate == "draining"}
+    rows = {name: (outcome, tokens > 0) for name, outcome, tokens in gateway.rows() if outcome != "engine_dead"}
+    wanted_rows = {one.name: ("finished" if one.fate == WHOLE else "rejected", True) for one in clients.requests}
+    assert {**wanted_rows, "back": ("finished", True), "refused": ("rejected", False)} == rows
+    assert "Traceback" not in gateway.log
