@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,10 @@ ACME = Tenant("acme", budget=Budget(tokens_per_day=1000))
 EMCA = Tenant("emca")
 
 
+def _metrics(still: Still, _: bytes) -> AsyncIterator[bytes]:
+    return whole.metrics_part(still.gateway)
+
+
 class Beside:
     """`Others` in one process. `away`: those that do not answer."""
 
@@ -35,7 +40,7 @@ class Beside:
         self.away: set[int] = set()
         self._answers = [
             {
-                whole.METRICS: lambda _, gateway=still.gateway: whole.metrics_part(gateway),
+                whole.METRICS: partial(_metrics, still),
                 **parts.answers(still.gateway, still.dashboard),
             }
             for still in stills

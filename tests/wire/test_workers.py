@@ -205,9 +205,16 @@ def test_a_key_that_is_revoked_opens_nothing_anywhere_within_a_second(workers: W
     keys = workers.get("/admin/v1/keys").json()["data"]
     (key_id,) = [key["id"] for key in keys if key["tenant"] == "leaver"]
     assert httpx.delete(f"{workers.url}/admin/v1/keys/{key_id}", headers=workers.admin).is_success
-    time.sleep(1.0)  # what is promised
+    revoked_s = last_s = time.monotonic()
+    num_refused = 0
+    while num_refused < 16:
+        begun_s = time.monotonic()
+        if workers.get("/v1/models", **customer.headers).status_code == 200:
+            num_refused, last_s = 0, begun_s
+        else:
+            num_refused += 1
 
-    assert {401} == {workers.get("/v1/models", **customer.headers).status_code for _ in range(16)}
+    assert last_s - revoked_s < 1
 
 
 def test_what_is_under_way_is_told_of_all_whoever_is_asked(workers: Workers) -> None:
@@ -282,7 +289,7 @@ async def test_the_first_key_and_the_banner_are_said_once_and_a_drain_at_any_wor
         under_way = asyncio.gather(*(ask(customer, "wait", stream=number % 2 == 0) for number in range(30)))
         await asyncio.to_thread(wait_for, lambda: 30 == gateway.sum("k3gw_inflight_requests"))
         asked = await asyncio.to_thread(httpx.post, f"{gateway.url}/admin/v1/drain", headers=gateway.admin)
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(wait_for, lambda: {503} == {gateway.get("/ready").status_code for _ in range(8)})
         refused = [await ask(customer) for _ in range(8)]
         answers = await under_way
         code = await asyncio.to_thread(gateway.wait_code)
