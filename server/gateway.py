@@ -91,7 +91,10 @@ class Gateway:
         """Take requests from now on. `cache_secret`: what the tenants' prefix caches are kept apart by."""
         self.queue = FairQueue(engine.facts.seats, self.settings.admission, self.clock, engine.stats)
         salts, formats = CacheSalts(cache_secret), self.models.formats
-        self._generator = Generator(engine, self.clock, self, salts.of, formats, self.admission, self.queue)
+        known = self.settings.engine.known_texts_bytes
+        self._generator = Generator(
+            engine, self.clock, self, salts.of, formats, self.admission, self.queue, known_texts_bytes=known
+        )
         self.recorder.watch(engine)
         self.engine = engine
         self.opened.set()

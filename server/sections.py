@@ -32,7 +32,11 @@ class HttpSettings(Section):
 
 
 class EngineSettings(Section):
-    """Which engine generates the tokens."""
+    """Which engine generates the tokens.
+
+    `known_texts_bytes`: what the token ids of texts may take that are kept, so that a conversation that comes again with one more
+    turn is not encoded anew; a token takes 8. 0 keeps none.
+    """
 
     kind: Literal["vllm", "scripted"] = "vllm"
     profile: str = "cpu-demo"
@@ -40,6 +44,7 @@ class EngineSettings(Section):
     overrides: dict[str, Any] = {}
     script: Path | None = None
     vocab: Path | None = None
+    known_texts_bytes: int = Field(default=256 * 1024**2, ge=0)
 
     def check_scripted(self) -> None:
         """Raise `ValueError` for what the scripted engine does not take."""
