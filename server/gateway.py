@@ -29,6 +29,7 @@ from server.metrics.collectors import AdmissionFigures
 from server.metrics.loop_lag import LoopLag
 from server.metrics.recorder import Recorder
 from server.models import ModelTable, ServedModel
+from server.protocol.chat_body import BodyParser
 from server.record import GenerationRecord
 from server.schemas.library import SchemaLibrary
 from server.settings import Settings
@@ -65,6 +66,7 @@ class Gateway:
         self.recorder.describe(__version__, engine.kind, engine.profile if engine.kind == "vllm" else "")
         self.recorder.watch_admission(self._figures)
         self.receiving = LoopTurns(MAX_RECEIVED_BYTES, every=TURNS_OF_RECEIVING)
+        self.parser = BodyParser()
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
         self.tracer = make_tracer(settings.tracing, clock)
