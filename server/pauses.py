@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-_WORK_S: Final = 0.001
+_WORK_S: Final = 0.002
 _PAUSE_S: Final = 0.00005
 
 
@@ -20,7 +20,7 @@ def go_on() -> None:
 
 
 class Pauses:
-    """Called often, in one thread: lets the others run for a moment once a millisecond."""
+    """Called often, in one thread: lets the others run for a moment every two milliseconds."""
 
     __slots__ = ("_last_s", "_never")
 

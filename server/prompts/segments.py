@@ -70,7 +70,8 @@ class SegmentEncoder:
         self._longest_constant = max(map(len, self._constants), default=0)
         # One object for each id: a token of a prompt, or of a text that is kept, takes 8 bytes then, not 40.
         self._ids = list(range(vocabulary.size))
-        self._runs = {run: self.encode(run.segments) for run in runs}
+        self._runs: dict[Run, list[int]] = {}
+        self._runs |= {run: self.encode(run.segments) for run in runs}
 
     def encode(
         self,
@@ -85,29 +86,31 @@ class SegmentEncoder:
         Raises `ContextLengthError`, and looks no further, once they leave no room in the context.
         """
         token_ids: list[int] = []
-        for number, piece in enumerate(pieces):
+        runs, constants = self._runs, self._constants
+        for number, piece in enumerate(pieces, start=1):
+            if not number % _PIECES_AT_ONCE:
+                pause()
             if isinstance(piece, Run):
-                token_ids += self._runs[piece]
-            elif isinstance(piece, str):
-                token_ids += self._text(piece, context_length - len(token_ids), known, pause)
+                token_ids += runs[piece]
+                continue
+            if isinstance(piece, str):
+                # Long texts are not looked up here: that alone would read all of them.
+                constant = constants.get(piece) if len(piece) <= self._longest_constant else None
+                token_ids += constant or self._text(piece, context_length - len(token_ids), known, pause)
+            elif piece.control:
+                token_ids += [self._control[piece.text]] * piece.times
             else:
-                text, control, times = piece
-                token_ids += [self._control[text]] * times if control else self._text(text, context_length - len(token_ids))
+                token_ids += constants.get(piece.text) or self._encode(piece.text)
             if len(token_ids) >= context_length:
                 raise ContextLengthError(
                     f"the prompt has {len(token_ids)} tokens or more, the context has {context_length}; "
                     "the answer needs one at least; shorten the conversation",
                     param="messages",
                 )
-            if not number % _PIECES_AT_ONCE:
-                pause()
         return token_ids
 
-    def _text(self, text: str, room: int, known: GroupTexts | None = None, pause: Callable[[], None] = go_on) -> Sequence[int]:
+    def _text(self, text: str, room: int, known: GroupTexts | None, pause: Callable[[], None]) -> Sequence[int]:
         """Token ids of `text`; perhaps not all where there are more than `room`."""
-        # Long texts are not looked up among the constants: that alone would read all of them.
-        if len(text) <= self._longest_constant and (constant := self._constants.get(text)) is not None:
-            return constant
         if known is None or len(text) < MIN_CHARS:
             return self._encode(text, room)
         digest = known.digest(text)
