@@ -56,6 +56,10 @@ class Sender:
             times_s.append(self.ask(body))
         return {"num": len(times_s), "median_s": median(times_s), "least_s": min(times_s), "num_bytes": num_bytes}
 
+    def close(self) -> None:
+        """Ask no more."""
+        self._connection.close()
+
     def _next(self) -> bytes:
         self._messages[-1:] = self._talk.turn(self._num_turns)
         self._num_turns += 1
