@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Final
 
 MIN_CHARS: Final = 64
-"""Of a text that is kept. Encoding a shorter one takes no longer than looking it up."""
+"""Of a text that is kept. Encoding a shorter one takes hardly longer than looking it up, 2 µs."""
 
 ENTRY_BYTES: Final = 320
 """What an entry takes beside its tokens: the digest, the tuple's head, its place in the table."""
