@@ -1,7 +1,8 @@
-"""A thread that works for long lets others have the interpreter every so often, and not all the time."""
+"""A thread that works for long lets the event loop turn every so often, and not all the time."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 
@@ -11,45 +12,64 @@ from server import pauses as module
 from server.pauses import Pauses
 
 
-@pytest.fixture
-def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each pause was."""
-    waits: list[float] = []
-    monkeypatch.setattr(module, "threading", SimpleNamespace(Event=lambda: SimpleNamespace(wait=waits.append)))
-    return waits
+class Turns:
+    """A loop that turns at once, and counts."""
+
+    num = 0
+
+    def call_soon_threadsafe(self, done: object) -> None:
+        self.num += 1
+        assert callable(done)
+        done()
 
 
-def test_it_pauses_once_some_work_is_done(paused: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 5.0
+def test_it_pauses_once_some_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, turns = 5.0, Turns()
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s))
-    pause = Pauses()
+    pause = Pauses(turns)  # type: ignore[arg-type]
     seen = []
     for _ in range(40):
         now_s += 0.0005
         pause()
-        seen.append(len(paused))
+        seen.append(turns.num)
     assert 0 == seen[2]
-    assert 6 <= len(paused) <= 10
-    assert all(0 < wait_s < 0.001 for wait_s in paused)
+    assert 8 <= turns.num <= 10
 
 
-def test_another_thread_runs_in_a_pause() -> None:
-    """Without pauses it would get the interpreter after five milliseconds; here it has to come between two of ours."""
-    pause, is_over = Pauses(), threading.Event()
-    looks: list[int] = []
-    turns = 0
+async def test_a_pause_lasts_until_the_loop_has_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WORK_S", 0.0)
+    monkeypatch.setattr(module, "_LONGEST_S", 60.0)
+    pause, begun = Pauses(asyncio.get_running_loop()), threading.Event()
+    passed: list[int] = []
 
-    def look() -> None:
-        while not is_over.is_set():
-            looks.append(turns)
-            is_over.wait(0.0001)
+    def work() -> None:
+        begun.set()
+        for number in range(5):
+            pause()
+            passed.append(number)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=work)
     thread.start()
-    for turns in range(200_000):  # noqa: B007 - read by the other thread
-        pause()
-        if len(set(looks)) > 5:
-            break
-    is_over.set()
-    thread.join()
-    assert len(set(looks)) > 5
+    assert begun.wait(10)
+    thread.join(0.05)
+    assert [] == passed  # this test has not let the loop turn
+    async with asyncio.timeout(10):
+        while thread.is_alive():
+            await asyncio.sleep(0)
+    assert [0, 1, 2, 3, 4] == passed
+
+
+def test_a_loop_that_has_ended_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WORK_S", 0.0)
+    monkeypatch.setattr(module, "_LONGEST_S", 60.0)
+    loop = asyncio.new_event_loop()
+    loop.close()
+    Pauses(loop)()
+
+
+def test_a_loop_that_does_not_turn_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WORK_S", 0.0)
+    monkeypatch.setattr(module, "_LONGEST_S", 0.001)
+    loop = asyncio.new_event_loop()
+    Pauses(loop)()
+    loop.close()

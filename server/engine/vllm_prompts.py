@@ -34,7 +34,8 @@ class LongPrompts:
 
     async def check(self, token_ids: Sequence[int]) -> None:
         """Raises vLLM's validation error for a token id that the model does not have."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._check, token_ids)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._check, token_ids, Pauses(loop))
 
     async def checked(self, token_ids: Sequence[int], begin: Callable[[], Any]) -> AsyncGenerator[Any, None]:
         """What `begin`, called once `token_ids` have been checked, gives. Raises as `check`."""
@@ -43,8 +44,7 @@ class LongPrompts:
             async for output in outputs:
                 yield output
 
-    def _check(self, token_ids: Sequence[int]) -> None:
-        pause = Pauses()
+    def _check(self, token_ids: Sequence[int], pause: Callable[[], None]) -> None:
         for start in range(0, len(token_ids), _TOKENS_AT_ONCE):
             self._validate(token_ids[start : start + _TOKENS_AT_ONCE])
             pause()

@@ -63,12 +63,13 @@ class KimiK3Format:
     async def render(self, conversation: Conversation, group: str = "") -> Prompt:
         known = self._known.of(group)
         if is_long(conversation):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._render_long, conversation, known)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._render_long, conversation, known, Pauses(loop))
         return self._render(conversation, known)
 
-    def _render_long(self, conversation: Conversation, known: GroupTexts | None) -> Prompt:
+    def _render_long(self, conversation: Conversation, known: GroupTexts | None, pause: Callable[[], None]) -> Prompt:
         check_room(conversation.messages, self._longest_piece, self._context_length)
-        return self._render(conversation, known, self._context_length, Pauses())
+        return self._render(conversation, known, self._context_length, pause)
 
     def _render(
         self,
@@ -114,10 +115,13 @@ def written(conversation: Conversation, image_rule: ImageRule | None = None, pau
         write_tools(writer, conversation.tools, "tools")
     if conversation.thinking and conversation.effort:
         write_effort(writer, conversation.effort)
-    placed = list(place(conversation.messages))
-    unfinished = placed.pop() if _continues(conversation) else None
-    for item in placed:
-        _write_message(content, item, conversation.thinking)
+    unfinished: PlacedMessage | None = None
+    num_whole = len(conversation.messages) - _continues(conversation)
+    for number, item in enumerate(place(conversation.messages)):
+        if number < num_whole:
+            _write_message(content, item, conversation.thinking)
+        else:
+            unfinished = item
         pause()
     write_tool_choice(writer, conversation.tool_choice)
     write_response_format(writer, conversation.response_format)

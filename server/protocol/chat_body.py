@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 from server.body import Body
@@ -39,11 +40,9 @@ class BodyParser:
         """What `body` asks for; it is closed where nothing of it is needed any more. Raises `InvalidRequestError`."""
         if len(body.json) <= LONG_BYTES:
             return parse_body(body, ignore_reserved=ignore_reserved)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _parse_long, body, ignore_reserved)
-
-
-def _parse_long(body: Body, ignore_reserved: bool) -> ParsedBody:
-    return parse_body(body, ignore_reserved=ignore_reserved, pause=Pauses())
+        loop = asyncio.get_running_loop()
+        work = partial(parse_body, body, ignore_reserved=ignore_reserved, pause=Pauses(loop))
+        return await loop.run_in_executor(self._thread, work)
 
 
 def parse_body(body: Body, *, ignore_reserved: bool, pause: Callable[[], None] = go_on) -> ParsedBody:
