@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each phase")
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--streams", type=int, default=12)
-    parser.add_argument("--rest-s", type=float, default=0.0, help="between an answer and the next request")
+    parser.add_argument("--rest-s", type=float, default=1.0, help="between an answer and the next request")
     parser.add_argument("--known-texts", type=int, help="bytes of token ids that the server keeps; left out: the default")
     parser.add_argument("--nice", type=int, default=0)
     options = parser.parse_args()
