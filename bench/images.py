@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -27,10 +26,10 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 import uvloop
 
+from bench.child import Child
 from bench.image_load import Streams, add_options, be_nice
 from bench.image_memory import Memory
 from bench.image_servers import ADMIN_KEY, SERVERS
-from server.quoting import cut
 
 MAX_P99_RATIO: Final = 1.2
 MAX_BLOCK_MS: Final = 20.0
@@ -43,47 +42,6 @@ _SETTLE_S: Final = 2.0
 _MB: Final = 1_000_000
 
 
-class _Child:
-    """A process that is talked to in lines."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=_errors(),
-            text=True,
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        self.ready = self._line().split()
-
-    def ask(self, line: str) -> dict[str, Any]:
-        """The answer to `line`."""
-        self.tell(line)
-        answer: dict[str, Any] = json.loads(self._line())
-        return answer
-
-    def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline()):
-            raise RuntimeError(f"`{cut(str(self._process.args))}` has ended")
-        return line
-
-
-def _errors() -> int | None:
-    return None if os.environ.get("BENCH_ERRORS") else subprocess.DEVNULL
-
-
 def _cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
@@ -94,8 +52,8 @@ class Server:
     """One of the two, and who sends images to it."""
 
     name: str
-    child: _Child
-    senders: _Child
+    child: Child
+    senders: Child
     key: str
 
     @property
@@ -109,7 +67,7 @@ class Server:
 
 
 def _start(name: str, options: argparse.Namespace, stack: ExitStack) -> Server:
-    child = _Child(["bench.image_servers", name, f"--interval-ms={options.interval_ms}", f"--nice={options.nice}"])
+    child = Child(["bench.image_servers", name, f"--interval-ms={options.interval_ms}", f"--nice={options.nice}"])
     stack.callback(child.stop)
     port, keys = child.ready[1], ["none", "none"]
     if name == "gateway":
@@ -123,9 +81,7 @@ def _start(name: str, options: argparse.Namespace, stack: ExitStack) -> Server:
             answer.raise_for_status()
             keys[index] = answer.json()["secret"]
     more = [f"--{what}={getattr(options, what.replace('-', '_'))}" for what in ("in-flight", "images", "width", "height", "size")]
-    senders = _Child(
-        ["bench.image_load", "--port", port, "--key", keys[1], f"--nice={options.nice + NICENESS_OF_SENDERS}", *more]
-    )
+    senders = Child(["bench.image_load", "--port", port, "--key", keys[1], f"--nice={options.nice + NICENESS_OF_SENDERS}", *more])
     stack.callback(senders.stop)
     return Server(name, child, senders, keys[0])
 

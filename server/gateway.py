@@ -30,6 +30,7 @@ from server.metrics.loop_lag import LoopLag
 from server.metrics.recorder import Recorder
 from server.models import ModelTable, ServedModel
 from server.others import Others
+from server.protocol.chat_body import BodyParser
 from server.record import GenerationRecord
 from server.schemas.library import SchemaLibrary
 from server.settings import Settings
@@ -68,6 +69,7 @@ class Gateway:
         self.recorder.describe(__version__, engine.kind, engine.profile if engine.kind == "vllm" else "")
         self.recorder.watch_admission(self._figures)
         self.receiving = LoopTurns(MAX_RECEIVED_BYTES, every=TURNS_OF_RECEIVING)
+        self.parser = BodyParser()
         self.held = HeldBytes(settings.admission.max_held_bytes)
         self.media = MediaLoader(settings.media, clock, self.held, self.recorder.image, resolve)
         self.tracer = make_tracer(settings.tracing, clock)
@@ -97,7 +99,10 @@ class Gateway:
         """Take requests from now on. `cache_secret`: what the tenants' prefix caches are kept apart by."""
         self.queue = FairQueue(engine.facts.seats, self.settings.admission, self.clock, engine.stats, self.seats_elsewhere)
         salts, formats = CacheSalts(cache_secret), self.models.formats
-        self._generator = Generator(engine, self.clock, self, salts.of, formats, self.admission, self.queue)
+        known = self.settings.engine.known_texts_bytes
+        self._generator = Generator(
+            engine, self.clock, self, salts.of, formats, self.admission, self.queue, known_texts_bytes=known
+        )
         self.recorder.watch(engine)
         self.engine = engine
         self.opened.set()

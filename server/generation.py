@@ -52,6 +52,7 @@ class Generator:
 
     `admission` says what a tenant may do, `queue` when. `salt_of` gives a tenant's cache group its prefix-cache salt, never
     empty. `formats`: those of the served models; `ValueError` where the engine's vocabulary can't speak one.
+    `known_texts_bytes`: what each may keep of prompts to save work on later ones.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Generator:
         formats: Iterable[str],
         admission: Admission,
         queue: FairQueue,
+        *,
+        known_texts_bytes: int = 0,
     ) -> None:
         self.engine = engine
         self.admission = admission
@@ -71,12 +74,20 @@ class Generator:
         self.sink = sink
         self._salt_of = salt_of
         self._serial = itertools.count(1)
+        facts = engine.facts
         self._formats = {
-            name: make_format(name, engine.vocabulary, engine.render_chat, engine.facts.context_length, engine.facts.image_rule)
+            name: make_format(
+                name,
+                engine.vocabulary,
+                engine.render_chat,
+                facts.context_length,
+                facts.image_rule,
+                known_texts_bytes=known_texts_bytes,
+            )
             for name in formats
         }
         self.parsers = {name: ParserFactory(name, engine.vocabulary) for name in self._formats}
-        bounds = Bounds(**engine.facts.answer_bounds)
+        bounds = Bounds(**facts.answer_bounds)
         self._grammars = {name: GrammarFactory(name, engine.vocabulary, bounds) for name in self._formats}
 
     def check_takes_images(self, model: ServedModel, param: str) -> None:
@@ -86,7 +97,8 @@ class Generator:
 
     async def prepare(self, job: Job) -> Generation:
         """Render and check; nothing has reached the engine yet. Raises `InvalidRequestError`."""
-        prompt = await in_span(job.trace, "render", self._formats[job.model.format].render(job.conversation))
+        group = self._salt_of(job.context.tenant)
+        prompt = await in_span(job.trace, "render", self._formats[job.model.format].render(job.conversation, group))
         facts = self.engine.facts
         room = room_for(job, len(prompt.token_ids), facts.context_length)
         check_all_choices(job.num_choices, len(prompt.token_ids), facts.context_length)

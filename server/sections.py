@@ -40,6 +40,8 @@ class EngineSettings(Section):
 
     `draft_model_path`: a folder with the profile's draft model, in place of its name on the hub. `check_hardware`: whether a
     machine that can't hold the profile is refused; to be turned off where the vendor's tools are not to be believed.
+    `known_texts_bytes`: what the token ids of texts may take that are kept, so that a conversation that comes again with one more
+    turn is not encoded anew; a token takes 8. 0 keeps none.
     """
 
     kind: Literal["vllm", "scripted"] = "vllm"
@@ -50,6 +52,7 @@ class EngineSettings(Section):
     overrides: dict[str, Any] = {}
     script: Path | None = None
     vocab: Path | None = None
+    known_texts_bytes: int = Field(default=256 * 1024**2, ge=0)
 
     def check_scripted(self) -> None:
         """Raise `ValueError` for what the scripted engine does not take."""

@@ -137,6 +137,29 @@ async def test_prompts_that_begin_alike_are_told_to_the_queue_within_a_cache_gro
     assert 4 == len({acme, other, bravo, carol})
 
 
+class CountingVocabulary(ByteVocabulary):
+    """Counts the characters that it encodes."""
+
+    num_chars = 0
+
+    def encode(self, text: str, most: int | None = None) -> list[int]:
+        self.num_chars += len(text)
+        return super().encode(text, most)
+
+
+async def test_texts_are_known_within_a_cache_group_only() -> None:
+    vocabulary = CountingVocabulary()
+    generator = make_generator(ScriptedEngine(vocabulary), ManualClock(), Sink(), known_texts_bytes=1 << 20)
+    job = make_job(messages=[{"role": "user", "content": "word " * 300}])
+    group = {"cache_group": "choir"}
+    encoded = []
+    for tenant in (TENANT, Tenant("bravo"), TENANT, Tenant("carol", **group), Tenant("dora", **group), Tenant("choir")):
+        vocabulary.num_chars = 0
+        await generator.prepare(replace(job, context=RequestContext("r1", tenant)))
+        encoded.append(vocabulary.num_chars)
+    assert [1500, 1500, 0, 1500, 0, 1500] == encoded
+
+
 async def test_the_salt_is_the_tenants_own_and_never_the_clients() -> None:
     bench = Bench(ANSWER)
     for tenant in (

@@ -14,8 +14,11 @@ from server.sections import AdmissionSettings
 from server.tenancy.isolation import CacheSalts
 
 
-def make_generator(engine: Engine, clock: Clock, sink: RecordSink, formats: Iterable[str] = ("kimi_k3",)) -> Generator:
+def make_generator(
+    engine: Engine, clock: Clock, sink: RecordSink, formats: Iterable[str] = ("kimi_k3",), *, known_texts_bytes: int = 0
+) -> Generator:
     """A generator over `engine`, with all its seats."""
     admission = Admission(MemoryStore(clock), clock)
     queue = FairQueue(engine.facts.seats, AdmissionSettings(reserved_seats=0), clock, engine.stats)
-    return Generator(engine, clock, sink, CacheSalts(b"secret of tests").of, formats, admission, queue)
+    salts = CacheSalts(b"secret of tests")
+    return Generator(engine, clock, sink, salts.of, formats, admission, queue, known_texts_bytes=known_texts_bytes)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
 from server.engine.profiles import Profile
 from server.engine.vllm_errors import translate
+from server.engine.vllm_prompts import LongPrompts
 from server.errors import ContextLengthError, EngineDeadError, GatewayError, InvalidRequestError
 from server.images import ImageRule
 from server.vocabulary.base import Vocabulary
@@ -61,6 +62,7 @@ class VllmEngine:
         self._vocabulary = vocabulary
         self._stats = stats or EngineStats()
         self._media = media
+        self._long = LongPrompts(llm.renderer)
         self._facts = _model_facts(llm, answer_bounds or {}, None if media is None else media.rule)
         self._speculates = llm.vllm_config.speculative_config is not None
         self._is_traced = llm.vllm_config.observability_config.otlp_traces_endpoint is not None
@@ -141,13 +143,15 @@ class VllmEngine:
         self._aborted_ids.discard(request_id)
 
     def _start(self, request: EngineRequest) -> Any:
-        """vLLM's outputs of `request`; the engine hears of it at the first `__anext__`, or later where it has images."""
+        """vLLM's outputs of `request`; the engine hears of it at the first `__anext__`, or later where much is to be done."""
         if self.dead:
             raise self._dead_error()
         self._check(request)
         try:
             if self._media is not None and request.media:
                 outputs: Any = self._outputs_with_media(self._media, request)
+            elif self._long.has(request.token_ids):
+                outputs = self._long.checked(request.token_ids, lambda: self._outputs_now(request))
             else:
                 outputs = self._outputs(request, self._convert.engine_input(request))
         except Exception as error:
@@ -166,18 +170,28 @@ class VllmEngine:
             reasoning_ended=request.reasoning_ended,
         )
 
+    def _outputs_now(self, request: EngineRequest) -> Any:
+        self._check_still_wanted(request)
+        return self._outputs(request, self._convert.engine_input(request))
+
+    def _check_still_wanted(self, request: EngineRequest) -> None:
+        """Raise where something has come between while `request` was made ready."""
+        if request.request_id in self._aborted_ids:
+            raise _AbortedError
+        if self.dead:
+            raise self._dead_error()
+
     async def _outputs_with_media(self, media: VllmMedia, request: EngineRequest) -> AsyncGenerator[Any, None]:
         """As `_outputs`, once the images are ready.
 
         The engine core keeps the images it was sent, and vLLM here keeps account of them, but not always the same: a request
         that was told to be known and is not comes back failed, and is sent once more with its images.
         """
+        if self._long.has(request.token_ids):
+            await self._long.check(request.token_ids)
         for resend in (False, True):
             prompt = await media.engine_input(request, resend=resend)
-            if request.request_id in self._aborted_ids:
-                raise _AbortedError
-            if self.dead:
-                raise self._dead_error()
+            self._check_still_wanted(request)
             async with aclosing(self._outputs(request, prompt)) as outputs:
                 first = await anext(outputs)
                 if first.outputs[0].finish_reason == "error" and not resend:

@@ -53,6 +53,10 @@ class Prompt:
 class PromptFormat(Protocol):
     """Renders conversations for one family of models."""
 
-    async def render(self, conversation: Conversation) -> Prompt:
-        """The prompt of `conversation`, generation stub included. Raises `InvalidRequestError` with the field's path."""
+    async def render(self, conversation: Conversation, group: str = "") -> Prompt:
+        """The prompt of `conversation`, generation stub included. Raises `InvalidRequestError` with the field's path.
+
+        `group`: a name that only the tenant's cache group has. What is kept to save work on later prompts is kept for it alone;
+        without it, nothing is.
+        """
         ...

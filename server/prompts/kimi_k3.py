@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from server.errors import InvalidRequestError
 from server.images import Image, ImageRule, PlacedImage
+from server.pauses import Pauses, go_on
 from server.prompts.base import Conversation, Prompt
 from server.prompts.content import NUM_LONG_AT_ONCE, check_room, is_long, parts_of
+from server.prompts.known_texts import GroupTexts, KnownTexts
 from server.prompts.notes import CONSTANT_TEXTS, write_effort, write_response_format, write_tool_choice, write_tools
-from server.prompts.segments import Segment, SegmentEncoder
+from server.prompts.segments import Piece, Segment, SegmentEncoder
 from server.prompts.tool_calls import PlacedMessage, place, write_calls
-from server.prompts.xtml import CONTROL, MEDIA_CONTROL, STRUCTURAL_TEXTS, Writer
+from server.prompts.xtml import CONTROL, MEDIA_CONTROL, RUNS, STRUCTURAL_TEXTS, Writer
 from server.quoting import shown
 from server.vocabulary.base import Vocabulary
 
@@ -35,8 +37,18 @@ class KimiK3Format:
     continued message (`partial`) has no stub: the prompt ends in what the client wrote, so every token counts.
     """
 
-    def __init__(self, vocabulary: Vocabulary, context_length: int = sys.maxsize, image_rule: ImageRule | None = None) -> None:
-        """Raises `ValueError` where `vocabulary` lacks K3's control tokens. Without `image_rule`, images are refused."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        context_length: int = sys.maxsize,
+        image_rule: ImageRule | None = None,
+        *,
+        known_texts_bytes: int = 0,
+    ) -> None:
+        """Raises `ValueError` where `vocabulary` lacks K3's control tokens. Without `image_rule`, images are refused.
+
+        `known_texts_bytes`: what the token ids of earlier texts may take that are kept for later prompts.
+        """
         control = CONTROL if image_rule is None else (*CONTROL, *MEDIA_CONTROL)
         self._image_rule = image_rule
         self._control = vocabulary.control
@@ -44,22 +56,31 @@ class KimiK3Format:
         self._context_length = context_length
         # Not the loop's pool of threads: a client that leaves can't stop a thread, and all the same no more than these render.
         self._threads = ThreadPoolExecutor(NUM_LONG_AT_ONCE, thread_name_prefix="render")
-        self._encoder = SegmentEncoder(vocabulary, control, (*STRUCTURAL_TEXTS, *CONSTANT_TEXTS))
+        self._encoder = SegmentEncoder(vocabulary, control, (*STRUCTURAL_TEXTS, *CONSTANT_TEXTS), RUNS)
+        self._known = KnownTexts(known_texts_bytes)
         self._num_stub_tokens = {thinking: len(self._encoder.encode(_stub(thinking))) for thinking in (False, True)}
 
-    async def render(self, conversation: Conversation) -> Prompt:
+    async def render(self, conversation: Conversation, group: str = "") -> Prompt:
+        known = self._known.of(group)
         if is_long(conversation):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._render_long, conversation)
-        return self._render(conversation)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._render_long, conversation, known, Pauses(loop))
+        return self._render(conversation, known)
 
-    def _render_long(self, conversation: Conversation) -> Prompt:
+    def _render_long(self, conversation: Conversation, known: GroupTexts | None, pause: Callable[[], None]) -> Prompt:
         check_room(conversation.messages, self._longest_piece, self._context_length)
-        return self._render(conversation, self._context_length)
+        return self._render(conversation, known, self._context_length, pause)
 
-    def _render(self, conversation: Conversation, context_length: int = sys.maxsize) -> Prompt:
+    def _render(
+        self,
+        conversation: Conversation,
+        known: GroupTexts | None,
+        context_length: int = sys.maxsize,
+        pause: Callable[[], None] = go_on,
+    ) -> Prompt:
         """Raises `ContextLengthError` early where a `context_length` is given."""
-        writer = written(conversation, self._image_rule)
-        token_ids = self._encoder.encode(writer.segments, context_length)
+        writer = written(conversation, self._image_rule, pause)
+        token_ids = self._encoder.encode(writer.pieces, context_length, known, pause)
         images = self._placed(token_ids, writer.images) if writer.images else ()
         if _continues(conversation):
             return Prompt(token_ids, is_continued=True, images=images)
@@ -83,25 +104,32 @@ def segments_of(conversation: Conversation) -> list[Segment]:
     return written(conversation).segments
 
 
-def written(conversation: Conversation, image_rule: ImageRule | None = None) -> Writer:
-    """What the model is to see. Raises `InvalidRequestError` with the path of what can't be rendered."""
+def written(conversation: Conversation, image_rule: ImageRule | None = None, pause: Callable[[], None] = go_on) -> Writer:
+    """What the model is to see. Raises `InvalidRequestError` with the path of what can't be rendered.
+
+    `pause` is called between messages.
+    """
     writer = Writer()
     content = _Content(writer, conversation.images, image_rule)
     if conversation.tools:
         write_tools(writer, conversation.tools, "tools")
     if conversation.thinking and conversation.effort:
         write_effort(writer, conversation.effort)
-    placed = list(place(conversation.messages))
-    unfinished = placed.pop() if _continues(conversation) else None
-    for item in placed:
-        _write_message(content, item, conversation.thinking)
+    unfinished: PlacedMessage | None = None
+    num_whole = len(conversation.messages) - _continues(conversation)
+    for number, item in enumerate(place(conversation.messages)):
+        if number < num_whole:
+            _write_message(content, item, conversation.thinking)
+        else:
+            unfinished = item
+        pause()
     write_tool_choice(writer, conversation.tool_choice)
     write_response_format(writer, conversation.response_format)
     if unfinished:
         _write_unfinished(content, unfinished, conversation.thinking)
     else:
         writer.open("message", ("role", "assistant"))
-        writer.segments += _stub(conversation.thinking)
+        writer.pieces += _stub(conversation.thinking)
     return writer
 
 
@@ -126,11 +154,11 @@ class _Content:
                 self.writer.image(image, self.image_rule.num_tokens(image.width, image.height))
 
 
-def _stub(thinking: bool) -> list[Segment]:
+def _stub(thinking: bool) -> list[Piece]:
     """The opening of the channel that the model writes in."""
     writer = Writer()
     writer.open("think" if thinking else "response")
-    return writer.segments
+    return writer.pieces
 
 
 def _continues(conversation: Conversation) -> bool:

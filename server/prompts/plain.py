@@ -40,7 +40,7 @@ class PlainFormat:
         self._context_length = context_length
         self._turns = asyncio.Semaphore(NUM_LONG_AT_ONCE)
 
-    async def render(self, conversation: Conversation) -> Prompt:
+    async def render(self, conversation: Conversation, group: str = "") -> Prompt:
         _check_options(conversation.template_options)
         if not is_long(conversation):
             _check_messages(conversation.messages)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from server.images import Image
-from server.prompts.segments import Segment
+from server.prompts.segments import Piece, Run, Segment, segments_in
 
 _OPEN: Final = Segment("<|open|>", control=True)
 _CLOSE: Final = Segment("<|close|>", control=True)
@@ -38,36 +38,84 @@ STRUCTURAL_TEXTS: Final = (
 """Ordinary texts that the markup is made of, worth encoding once."""
 
 
+_TAGS: Final = ("message", "think", "response", "tools", "call", "argument", "json")
+_FIRST_KEYS: Final = (("message", "role"), ("call", "tool"), ("argument", "key"), ("json", "type"))
+_ROLES: Final = ("system", "user", "assistant")
+
+
+def _begin(tag: str) -> tuple[Segment, ...]:
+    return _OPEN, Segment(tag)
+
+
+def _key(key: str) -> tuple[Segment, ...]:
+    return Segment(f" {key}"), _ASSIGN
+
+
+def _attribute(key: str, value: str) -> tuple[Segment, ...]:
+    return *_key(key), Segment(value), _QUOTE
+
+
+def _end(tag: str) -> tuple[Segment, ...]:
+    return _CLOSE, Segment(tag), _SEP
+
+
+_BEGINS: Final = {(tag, key): Run((*_begin(tag), *_key(key))) for tag, key in _FIRST_KEYS}
+_NEXT: Final = {key: Run((_QUOTE, *_key(key))) for key in ("name", "type", "tool", "index")}
+_LAST: Final = Run((_QUOTE, _SEP))
+_WHOLE: Final[dict[tuple[str, tuple[tuple[str, str], ...]], Run]] = {
+    **{(tag, ()): Run((*_begin(tag), _SEP)) for tag in _TAGS},
+    **{("message", (("role", role),)): Run((*_begin("message"), *_attribute("role", role), _SEP)) for role in _ROLES},
+}
+_ENDS: Final = {tag: Run(_end(tag)) for tag in _TAGS}
+_MESSAGE_END: Final = Run((*_end("message"), _END_OF_MESSAGE))
+
+RUNS: Final = (*_BEGINS.values(), *_NEXT.values(), _LAST, *_WHOLE.values(), *_ENDS.values(), _MESSAGE_END)
+"""Everything that `Writer` says in one go. A long conversation has some ten thousand of these."""
+
+
 class Writer:
-    """Collects the segments of one prompt. `images`: those among them, in order, each with its number of pads."""
+    """Collects the pieces of one prompt. `images`: those among them, in order, each with its number of pads."""
 
     def __init__(self) -> None:
-        self.segments: list[Segment] = []
+        self.pieces: list[Piece] = []
         self.images: list[tuple[Image, int]] = []
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, one by one."""
+        return list(segments_in(self.pieces))
 
     def open(self, tag: str, *attributes: tuple[str, str]) -> None:
         """Begin an element. `attributes`: (key, value), in order; values are escaped here."""
-        self.segments += (_OPEN, Segment(tag))
-        for key, value in attributes:
-            self.segments += (Segment(f" {key}"), _ASSIGN)
-            self.text(value.replace("&", "&amp;").replace('"', "&quot;"))
-            self.segments.append(_QUOTE)
-        self.segments.append(_SEP)
+        pieces = self.pieces
+        if (whole := _WHOLE.get((tag, attributes))) is not None:
+            pieces.append(whole)
+            return
+        (first, value), *others = attributes
+        pieces.append(_BEGINS[tag, first])
+        self._value(value)
+        for key, value in others:
+            pieces.append(_NEXT[key])
+            self._value(value)
+        pieces.append(_LAST)
+
+    def _value(self, value: str) -> None:
+        self.text(value.replace("&", "&amp;").replace('"', "&quot;"))
 
     def text(self, text: str) -> None:
         """Text inside an element, as it is. Two calls are two segments."""
         if text:
-            self.segments.append(Segment(text))
+            self.pieces.append(text)
 
     def image(self, image: Image, num_pads: int) -> None:
         """An image that takes `num_pads` tokens; its size is told as it was sent, not as the model is shown it."""
-        self.segments += (_MEDIA_BEGIN, Segment(f"image {image.width}x{image.height}"), _MEDIA_CONTENT)
-        self.segments += (Segment(_MEDIA_PAD, control=True, times=num_pads), _MEDIA_END)
+        self.pieces += (_MEDIA_BEGIN, f"image {image.width}x{image.height}", _MEDIA_CONTENT)
+        self.pieces += (Segment(_MEDIA_PAD, control=True, times=num_pads), _MEDIA_END)
         self.images.append((image, num_pads))
 
     def close(self, tag: str) -> None:
         """End an element."""
-        self.segments += (_CLOSE, Segment(tag), _SEP)
+        self.pieces.append(_ENDS[tag])
 
     def element(self, tag: str, *attributes: tuple[str, str], text: str) -> None:
         """A whole element with nothing but text in it."""
@@ -77,5 +125,4 @@ class Writer:
 
     def close_message(self) -> None:
         """End a message."""
-        self.close("message")
-        self.segments.append(_END_OF_MESSAGE)
+        self.pieces.append(_MESSAGE_END)

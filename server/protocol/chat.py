@@ -8,12 +8,13 @@ Source: OpenAI API reference, chat completions; vLLM's extra sampling fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
 
 from server.errors import InvalidRequestError
+from server.pauses import go_on
 from server.protocol.decoding import decode
 from server.protocol.messages import Message, check_messages
 from server.protocol.ranges import check_ranges
@@ -149,18 +150,20 @@ FIELDS = ChatRequest.__struct_fields__
 _DECODER = msgspec.json.Decoder(ChatRequest)
 
 
-def parse(body: bytes, *, ignore_reserved: bool = False) -> ChatRequest:
-    """The checked request of `body`. Raises `InvalidRequestError`.
+def parse(body: bytes, *, ignore_reserved: bool = False, pause: Callable[[], None] = go_on) -> ChatRequest:
+    """The checked request of `body`. Raises `InvalidRequestError`. May run in any thread.
 
-    `ignore_reserved`: fields that only the gateway may set are dropped instead of refused.
+    `ignore_reserved`: fields that only the gateway may set are dropped instead of refused. `pause` is called every so often.
     """
-    request = decode(body, _DECODER)
+    request = decode(body, _DECODER, pause)
+    pause()
     if request.extra_body:
-        request = decode(_unpacked(body), _DECODER)
+        request = decode(_unpacked(body), _DECODER, pause)
     if ignore_reserved:
         for name in RESERVED:
             setattr(request, name, msgspec.UNSET)
     request.check()
+    pause()
     if len(body) > MAX_JSON_BYTES:
         check_sizes(request.messages, request.tools or (), request.response_format)
     return request

@@ -11,14 +11,12 @@ from starlette.responses import Response
 
 from server.body import Body, read_body
 from server.context import RequestContext, Tenant
-from server.errors import InvalidRequestError
 from server.gateway import Gateway
 from server.generation import Generation
 from server.media.loader import LoadedImages
 from server.protocol import chat
-from server.protocol.chat import ChatRequest
 from server.protocol.decoding import unknown_fields
-from server.protocol.messages import ImageSource, image_sources
+from server.protocol.messages import ImageSource
 from server.protocol.sampling import apply_sampling_rule
 from server.protocol.schemas import schemas_of
 from server.routes.chat_job import job_of
@@ -39,11 +37,11 @@ async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, streamed or whole."""
     gateway = gateway_of(request)
     gateway.check_ready()
-    async with gateway.answers.open(request.scope["state"]):
-        body = await read_body(request.stream())
     with ExitStack() as files:  # what is not answered holds nothing
-        files.callback(body.close)
-        wanted, sources = _parsed(body, ignore_reserved=gateway.ignores_reserved_fields)
+        async with gateway.answers.open(request.scope["state"]):
+            body = await read_body(request.stream())
+            files.callback(body.close)
+            wanted, sources = await gateway.parser.parse(body, ignore_reserved=gateway.ignores_reserved_fields)
         if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
             log.debug("unknown_fields_ignored", request_id=request.state.request_id, num_fields=len(unknown))
         context = RequestContext(request.state.request_id, request.state.tenant, request.state.key_id)
@@ -97,23 +95,6 @@ async def create_chat_completion(request: Request) -> Response:
     if wanted.stream:
         return EventStream(frames, gateway.answers, keepalive_interval_s=gateway.keepalive_interval_s, headers=headers)
     return CollectedAnswer(collect, gateway.answers, headers=headers)
-
-
-def _parsed(body: Body, *, ignore_reserved: bool) -> tuple[ChatRequest, list[ImageSource]]:
-    """The request, and its images. Data that was taken out of the body and is none's is put back."""
-    try:
-        wanted = chat.parse(body.json, ignore_reserved=ignore_reserved)
-    except InvalidRequestError as error:
-        # What names a place in the JSON, or a value that was taken out of it, is to be said of what was sent.
-        if body.payloads and (error.param is None or any(reference in error.message for reference in body.payloads)):
-            chat.parse(body.restored(body.payloads), ignore_reserved=ignore_reserved)
-        raise
-    sources = image_sources(wanted.messages)
-    if others := body.payloads.keys() - {source.url for source in sources}:
-        wanted = chat.parse(body.restored(others), ignore_reserved=ignore_reserved)
-    if not sources:
-        body.close()
-    return wanted, sources
 
 
 async def _images(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,10 +37,13 @@ class PaperLlm:
         self.played = outputs
         self.calls: list[tuple[Any, ...]] = []
         self.num_left = 0
+        self.num_validated = 0
+        self.validating, self.may_validate = threading.Semaphore(0), threading.Event()
+        self.may_validate.set()
         self.errored = False
         self.output_handler: asyncio.Task[None] | None = None
         self.output_processor = self
-        self.renderer = SimpleNamespace(get_eos_token_id=lambda: END)
+        self.renderer = SimpleNamespace(get_eos_token_id=lambda: END, validate_token_ids=self._validate)
         self.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(max_num_seqs=4),
             parallel_config=SimpleNamespace(data_parallel_size=2),
@@ -52,6 +56,15 @@ class PaperLlm:
             get_diff_sampling_param=lambda: {"temperature": 0.6, "max_tokens": 7},
         )
         self._errors: asyncio.Queue[Exception] = asyncio.Queue()
+
+    def _validate(self, token_ids: Sequence[int], **_: Any) -> None:
+        self.num_validated += len(token_ids)
+        self.validating.release()
+        assert self.may_validate.wait(10)
+        if max(token_ids) > 255:
+            from vllm.exceptions import VLLMValidationError
+
+            raise VLLMValidationError("out of vocabulary")
 
     async def generate(self, prompt: Any, params: Any, request_id: str, **options: Any) -> AsyncGenerator[Any, None]:
         self.calls.append((prompt, params, request_id, options))
@@ -276,3 +289,49 @@ async def test_an_engine_that_traces_is_told_of_the_trace_and_no_other(endpoint:
     await ask(VllmEngine(llm, ByteVocabulary()), trace_headers=headers)
 
     assert (headers if endpoint else None) == llm.calls[0][3]["trace_headers"]
+
+
+@pytest.fixture
+def long_from_10(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    from server.engine import vllm_prompts
+
+    monkeypatch.setattr(vllm_prompts, "LONG_TOKENS", 9)
+    monkeypatch.setattr(vllm_prompts, "_TOKENS_AT_ONCE", 4)
+
+
+@pytest.mark.usefixtures("long_from_10")
+async def test_a_long_prompt_is_validated_in_a_thread_and_not_on_the_loop(make_engine: MakeEngine) -> None:
+    engine, llm = make_engine(output([7], "stop"))
+    llm.may_validate.clear()
+    asking = asyncio.ensure_future(ask(engine, token_ids=[1] * 10))
+    assert await asyncio.to_thread(llm.validating.acquire, timeout=10)  # the loop goes on meanwhile
+    assert [] == llm.calls
+    llm.may_validate.set()
+    assert [EngineDelta([7], finish_reason="stop")] == await asking
+    assert 10 == llm.num_validated
+    llm.renderer.validate_token_ids([1] * 10, parameter="prompt")  # what vLLM calls on the loop
+    assert 10 == llm.num_validated
+    llm.renderer.validate_token_ids([1] * 9, parameter="prompt")
+    assert 19 == llm.num_validated
+
+
+@pytest.mark.usefixtures("long_from_10")
+async def test_a_long_prompt_with_an_unknown_token_is_refused(make_engine: MakeEngine) -> None:
+    engine, llm = make_engine(output([7], "stop"))
+    with pytest.raises(InvalidRequestError, match="out of vocabulary"):
+        await ask(engine, token_ids=[*[1] * 9, 256, *[1] * 20])
+    assert ([], 0) == (llm.calls, engine.num_unfinished)
+
+
+@pytest.mark.usefixtures("long_from_10")
+async def test_a_long_prompt_that_is_aborted_while_it_is_validated_never_reaches_vllm(make_engine: MakeEngine) -> None:
+    engine, llm = make_engine(output([7], "stop"))
+    llm.may_validate.clear()
+    llm.abort = lambda request_id: asyncio.sleep(0)  # type: ignore[attr-defined]
+    asking = asyncio.ensure_future(ask(engine, token_ids=[1] * 10))
+    assert await asyncio.to_thread(llm.validating.acquire, timeout=10)
+    await engine.abort("r")
+    llm.may_validate.set()
+    assert [EngineDelta([], finish_reason="abort")] == await asking
+    assert ([], 0) == (llm.calls, engine.num_unfinished)

@@ -47,6 +47,9 @@ class PaperRenderer:
     def get_tokenizer(self) -> Any:
         return SimpleNamespace(encode=lambda text, add_special_tokens: [PLACEHOLDER] * len(text))
 
+    def validate_token_ids(self, token_ids: Any, **_: Any) -> None:
+        """Takes any."""
+
     def get_eos_token_id(self) -> int:
         return 5
 

@@ -183,3 +183,21 @@ def test_what_was_no_request_of_an_api_is_in_no_ledger(start_gateway: Any) -> No
 
     [row] = gateway.ledger(1)
     assert ("chat", "invalid") == (row["api"], row["outcome"])
+
+
+def test_a_text_that_comes_again_is_encoded_once(start_gateway: Any) -> None:
+    class Counting(ByteVocabulary):
+        num_chars = 0
+
+        def encode(self, text: str, most: int | None = None) -> list[int]:
+            self.num_chars += len(text) if text.startswith("again") else 0
+            return super().encode(text, most)
+
+    vocabulary = Counting()
+    gateway = start_gateway(rules(*HELLO), vocabulary=vocabulary)
+    encoded = []
+    for _ in range(2):
+        vocabulary.num_chars = 0
+        assert 200 == ask(gateway, messages=[{"role": "user", "content": "again " * 500}]).status_code
+        encoded.append(vocabulary.num_chars)
+    assert [3000, 0] == encoded
