@@ -29,8 +29,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    def monotonic_s(self) -> float:
-        return time.monotonic()
+    monotonic_s = staticmethod(time.monotonic)  # itself, not a call of ours around it: it is read three times a token
 
     def unix_s(self) -> int:
         return int(time.time())
