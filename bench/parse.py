@@ -103,7 +103,8 @@ def _growth(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Of each kind, what a token of the longest answer costs by what one of the shortest does."""
     grown = []
     for (kind, size), of in itertools.groupby(rows, key=lambda row: (row["kind"], row["a feed"])):
-        first, *_, last = of
+        lengths = list(of)
+        first, last = lengths[0], lengths[-1]
         growth = last["ours µs"] / first["ours µs"]
         grown.append({"kind": kind, "a feed": size, "from": first["tokens"], "to": last["tokens"], "ours": growth})
     return grown

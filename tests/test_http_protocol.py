@@ -306,6 +306,9 @@ class Taker(Sender):
     def write(self, data: Any) -> None:
         self.got += data
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 async def answered(
     app: Any, request: bytes = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
@@ -313,17 +316,19 @@ async def answered(
     """A connection whose request `app` has answered."""
     taker = Taker()
     protocol = protocol_with(taker)
-    ended = asyncio.Event()
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def whole(scope: Any, receive: Any, send: Any) -> None:
         try:
             await app(protocol, scope, send)
-        finally:
-            ended.set()
+        except BaseException as error:  # noqa: BLE001 - the server would only log it
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
 
     protocol.app = whole
     protocol.data_received(request)
-    await asyncio.wait_for(ended.wait(), 20)
+    await asyncio.wait_for(ended, 20)
     return protocol, taker
 
 

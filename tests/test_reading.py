@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from server.calls import CallGate
 from server.engine.base import EngineDelta, TokenLogprob
-from server.events import ContentDelta, Event, FinishReason
+from server.events import ContentDelta, Event, FinishReason, ReasoningDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from server.parsers.factory import ParserFactory
 from server.parsers.stop import StopFilter, StopStrings
 from server.reading import AnswerReader
@@ -150,3 +150,27 @@ def test_text_that_takes_the_short_way_is_read_as_all_is(
     short = events()
     with patch("server.reading._TEXTS", frozenset()):
         assert events() == short
+
+
+class Said:
+    """A parser that returns one list of events after the other."""
+
+    def __init__(self, *said: list[Event]) -> None:
+        self._said = iter(said)
+        self.num_reasoning_tokens = 0
+        self.recoveries: dict[str, int] = {}
+
+    def feed(self, token_ids: Sequence[int]) -> list[Event]:
+        return next(self._said)
+
+    def finish(self, reason: str) -> list[Event]:
+        return []
+
+
+@pytest.mark.parametrize("text", [ContentDelta("no"), ReasoningDelta("no")])
+def test_no_text_passes_a_gate_that_has_closed(text: Event) -> None:
+    parser = Said([ToolCallStart(0, "f"), ToolCallArguments(0, "{}"), ToolCallEnd(0)], [text])
+    reader = AnswerReader(parser, None, VOCABULARY, CallGate(DeclaredTools({}), holds=True))
+    deltas = [EngineDelta([1]), EngineDelta([2])]
+
+    assert [([], None), ([], None)] == [reader.read(delta) for delta in deltas]
