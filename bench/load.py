@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             self._is_first = False
             self._measured.ttft_s.append(time.perf_counter() - self._started_s)
         joined = self._tail + data
-        num_frames = joined[1:].count(b"data: ") if self._tail else joined.count(b"data: ")
+        num_frames = joined.count(b"data: ") - self._tail.count(b"data: ")
         self._measured.num_frames += num_frames
         if self._plan is not None and num_frames:
             more = min(num_frames * self._per_chunk, self._num_tokens - self._num_counted)
