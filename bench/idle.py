@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvloop
 
@@ -42,8 +42,7 @@ class _Stream(asyncio.Protocol):
         self.begun = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:

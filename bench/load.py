@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from bench.core_plan import CorePlan
 
@@ -118,8 +118,7 @@ class Connection(asyncio.Protocol):
         self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
 
     async def ask(self, request: bytes) -> None:
         """Send `request` and return when its answer is whole. Raises `RuntimeError` for one that is an error."""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from bench.core_plan import CorePlan, Plan
 from bench.load import Load, Measured, connect, measure, percentile
@@ -47,6 +48,14 @@ async def serving(answer: bytes, pieces: Sequence[int] = ()) -> AsyncGenerator[i
     async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
         await asyncio.wait_for(asyncio.gather(*handlers), 20)
+
+
+def test_it_runs_on_the_loop_of_the_measurements() -> None:
+    async def run() -> Measured:
+        async with serving(STREAM) as port:
+            return await measure(NoProcess(), port, LOAD)
+
+    assert 3 == uvloop.run(run()).num_requests
 
 
 @pytest.mark.parametrize("pieces", [[], list(range(1, len(STREAM))), [len(HEAD)], [len(STREAM) - 3], [20, 80]])
