@@ -43,7 +43,7 @@ class _Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
-        transport.write(self._request)
+        self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if not self.begun.done() and b"data: " in data:
