@@ -11,7 +11,6 @@ turn, round by round.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections import defaultdict
 from statistics import median
@@ -46,7 +45,7 @@ async def _run(frontend: Frontend, num_concurrent: int, num_requests: int) -> di
 
 
 async def _measure(line_up: LineUp, options: argparse.Namespace) -> list[dict[str, Any]]:
-    await asyncio.gather(*(frontend.wait_serving() for frontend in line_up.frontends))
+    await line_up.wait_serving()
     for frontend in line_up.frontends:
         await _run(frontend, 4, 50)
     numbers = [int(number) for number in options.concurrent.split(",")]

@@ -26,7 +26,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "reasoning": {"chat_template_kwargs": {"thinking": True}},
     "tools": {"chat_template_kwargs": {"thinking": False}, "tools": [TOOL]},
 }
-SERVING_TIMEOUT_S: Final = 120.0
+SERVING_TIMEOUT_S: Final = 300.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ class Frontend:
                     await load.measure(self.process, self.port, load.Load(1, 1, 1, MODEL, KEY, BODIES["text"]))
                 return
             except (OSError, RuntimeError, TimeoutError) as error:
-                if time.monotonic() > until_s:
+                if time.monotonic() > until_s or self.process.has_ended:
                     raise NotStartedError(f"`{self.name}` does not serve: {error}") from error
                 await asyncio.sleep(0.5)
 
@@ -96,6 +96,7 @@ class LineUp:
         self._names = names
         self._model = model.resolve()
         self._cache = cache.resolve()
+        self._note: Callable[[str], None] = print
         self._folder = Path(tempfile.mkdtemp(prefix="k3gw-bench-"))
         self.plan_path = self._folder / "plan"
         self.plan = CorePlan(self.plan_path)
@@ -124,9 +125,21 @@ class LineUp:
             try:
                 frontend.process.wait_ready()
             except NotStartedError as error:
-                note(f"not measured: {frontend.name}: {error}")
-                frontend.process.stop()
-                self.frontends.remove(frontend)
+                self._drop(frontend, error)
+
+    async def wait_serving(self) -> None:
+        """Return when all have answered a request."""
+        waits = [frontend.wait_serving() for frontend in self.frontends]
+        for frontend, error in zip(list(self.frontends), await asyncio.gather(*waits, return_exceptions=True), strict=True):
+            if isinstance(error, NotStartedError):
+                self._drop(frontend, error)
+            elif error is not None:
+                raise error
+
+    def _drop(self, frontend: Frontend, error: NotStartedError) -> None:
+        self._note(f"not measured: {frontend.name}: {error}")
+        frontend.process.stop()
+        self.frontends.remove(frontend)
 
     def _start(self, name: str) -> Frontend:
         port = load.free_port()

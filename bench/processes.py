@@ -81,6 +81,11 @@ class Process:
         return answer
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._process.poll() is not None
+
+    @property
     def cpu_s(self) -> float:
         """CPU seconds that it has used, to the nanosecond. Source: `clock_getcpuclockid(3)` on Linux."""
         return time.clock_gettime((~self.pid << 3) | 2)

@@ -83,7 +83,7 @@ def main() -> None:
         listener.set_inheritable(True)
     arguments: dict[str, Any] = {
         "model_tag": options.model, "served_model_name": [MODEL], "max_model_len": MAX_MODEL_LEN, "enforce_eager": True,
-        "engine_ready_timeout_secs": 120, "http_timeout_keep_alive": 75, "chat_template": TEMPLATE,
+        "engine_ready_timeout_secs": 600, "http_timeout_keep_alive": 75, "chat_template": TEMPLATE,
     }  # fmt: skip
     numbers = dict(zip(("--listen-fd", "--input-listener-fd", "--output-listener-fd"), listeners, strict=True))
     line = [options.binary, "frontend", *[part for name, of in numbers.items() for part in (name, str(of.fileno()))]]

@@ -15,7 +15,6 @@ time to the first token (TTFT); at a pace each comes at its own time within a st
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -173,7 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 async def _warm_and_measure(line_up: LineUp, settings: list[Setting], options: argparse.Namespace) -> Any:
-    await asyncio.gather(*(frontend.wait_serving() for frontend in line_up.frontends))
+    await line_up.wait_serving()
     for kind in dict.fromkeys(setting.kind for setting in settings):
         for frontend in line_up.frontends:
             if kind == "text" or frontend.name not in ONLY_TEXT:
