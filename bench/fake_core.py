@@ -1,52 +1,78 @@
 """A stand-in for vLLM's engine process, so that what stands in front of it can be measured alone.
 
 Everything of `AsyncLLM` in the server's process stays vLLM's own: input and output processing, collectors, statistics. Only the
-client of the engine process is replaced. Each step gives every running request `tokens_per_step` token ids, as a real scheduler
-does. Works with vLLM 0.32 and 0.33. Source: vllm/v1/engine/core_client.py, `AsyncMPClient`.
+client of the engine process is replaced. Each step gives every running request the plan's number of token ids, as a real
+scheduler does. Works with vLLM 0.32 and 0.33. Source: vllm/v1/engine/core_client.py, `AsyncMPClient`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs, FinishReason, core_client
 from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 
+from bench.core_answers import Answer
+from bench.core_plan import Plan
+
 TURNS_PER_STEP = 4
 """Turns of the event loop between two steps at full speed, so that consumers take each step's tokens before the next."""
 
+ReadPlan = Callable[[], tuple[float, int, int, int]]
 
-@dataclass(slots=True)
-class _Running:
-    num_left: int
-    num_prompt_tokens: int
-    token_ids: Any
-    started: bool = field(default=False)
+
+class Running:
+    """A request that the core works on. `token_ids`: all that it will say."""
+
+    __slots__ = ("ends", "num_prompt_tokens", "num_said", "token_ids")
+
+    def __init__(self, request: Any, answers: Sequence[Answer], kind: int) -> None:
+        answer = answers[kind]
+        self.token_ids = answer.token_ids(request.sampling_params.max_tokens or 16)
+        self.num_prompt_tokens = len(request.prompt_token_ids or ())
+        self.num_said = 0
+        self.ends = answer.ends
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_said == len(self.token_ids)
+
+    def step(self, request_id: str, num_tokens: int) -> Any:
+        """The output of one step; the first has the prompt's figures, as the engine's has."""
+        events = prefill = None
+        start = self.num_said
+        if start == 0:
+            now_s = time.monotonic()
+            events = [EngineCoreEvent(kind, now_s) for kind in (EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED)]
+            prefill = PrefillStats()
+            prefill.set(self.num_prompt_tokens, 0, 0)
+        token_ids = self.token_ids[start : start + num_tokens]
+        self.num_said += len(token_ids)
+        finish = (FinishReason.STOP if self.ends else FinishReason.LENGTH) if self.is_done else None
+        return EngineCoreOutput(
+            request_id=request_id, new_token_ids=token_ids, finish_reason=finish, events=events, prefill_stats=prefill
+        )
 
 
 class FakeCore:
-    """Answers like the engine core. `steps_per_s` 0 means: as fast as the event loop allows."""
+    """Answers like the engine core, as the plan says that it reads at each step."""
 
-    def __init__(self, vllm_config: Any, token_ids: list[int], steps_per_s: float, tokens_per_step: int) -> None:
+    def __init__(self, vllm_config: Any, answers: Sequence[Answer], read_plan: ReadPlan) -> None:
         self.vllm_config = vllm_config
         self.resources = SimpleNamespace(engine_dead=False)
         self.engine_ranks_managed = [0]
-        self._token_ids = token_ids
-        self._interval_s = 1 / steps_per_s if steps_per_s else 0.0
-        self._tokens_per_step = tokens_per_step
-        self._running: dict[str, _Running] = {}
+        self._answers = answers
+        self._read_plan = read_plan
+        self._running: dict[str, Running] = {}
         self._work = asyncio.Event()
         self._next_step_s = 0.0
 
     async def add_request_async(self, request: Any) -> None:
-        self._running[request.request_id] = _Running(
-            request.sampling_params.max_tokens, len(request.prompt_token_ids or ()), itertools.cycle(self._token_ids)
-        )
+        self._running[request.request_id] = Running(request, self._answers, self._read_plan()[2])
         self._work.set()
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
@@ -54,40 +80,31 @@ class FakeCore:
             self._running.pop(request_id, None)
 
     async def get_output_async(self) -> Any:
-        while not self._running:
-            self._work.clear()
-            await self._work.wait()
-        await self._wait_for_step()
-        outputs = [self._output(request_id, of) for request_id, of in self._running.items()]
-        self._running = {request_id: of for request_id, of in self._running.items() if of.num_left}
-        return EngineCoreOutputs(outputs=outputs, scheduler_stats=SchedulerStats(num_running_reqs=len(self._running)))
+        while True:
+            while not self._running:
+                self._work.clear()
+                await self._work.wait()
+            steps_per_s, num_tokens, _, most_tokens = self._read_plan()
+            await self._wait_for_step(steps_per_s)
+            running = self._running
+            if most_tokens:
+                running = {request_id: of for request_id, of in running.items() if of.num_said < most_tokens}
+                if not running:
+                    self._work.clear()
+                    await self._work.wait()
+                    continue
+            outputs = [of.step(request_id, num_tokens) for request_id, of in running.items()]
+            self._running = {request_id: of for request_id, of in self._running.items() if not of.is_done}
+            return EngineCoreOutputs(outputs=outputs, scheduler_stats=SchedulerStats(num_running_reqs=len(self._running)))
 
-    async def _wait_for_step(self) -> None:
-        if not self._interval_s:
+    async def _wait_for_step(self, steps_per_s: float) -> None:
+        if not steps_per_s:
             for _ in range(TURNS_PER_STEP):
                 await asyncio.sleep(0)
             return
-        now_s = time.monotonic()
-        self._next_step_s = max(self._next_step_s + self._interval_s, now_s - self._interval_s)
+        interval_s, now_s = 1 / steps_per_s, time.monotonic()
+        self._next_step_s = max(self._next_step_s + interval_s, now_s - interval_s)
         await asyncio.sleep(max(0.0, self._next_step_s - now_s))
-
-    def _output(self, request_id: str, of: _Running) -> Any:
-        num_tokens = min(self._tokens_per_step, of.num_left)
-        of.num_left -= num_tokens
-        events = prefill = None
-        if not of.started:
-            of.started = True
-            now_s = time.monotonic()
-            events = [EngineCoreEvent(kind, now_s) for kind in (EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED)]
-            prefill = PrefillStats()
-            prefill.set(of.num_prompt_tokens, 0, 0)
-        return EngineCoreOutput(
-            request_id=request_id,
-            new_token_ids=list(itertools.islice(of.token_ids, num_tokens)),
-            finish_reason=None if of.num_left else FinishReason.LENGTH,
-            events=events,
-            prefill_stats=prefill,
-        )
 
     async def get_supported_tasks_async(self) -> tuple[str, ...]:
         return ("generate",)
@@ -109,11 +126,21 @@ class FakeCore:
         self.resources.engine_dead = True
 
 
+def install_planned(answers: Sequence[Answer], read_plan: ReadPlan) -> None:
+    """Let every `AsyncLLM` built from now on run over a `FakeCore` that says `answers` as planned."""
+
+    def make(vllm_config: Any, *_: Any, **__: Any) -> FakeCore:
+        return FakeCore(vllm_config, answers, read_plan)
+
+    core_client.EngineCoreClient.make_async_mp_client = staticmethod(make)
+
+
 def install(text: str, steps_per_s: float = 0.0, tokens_per_step: int = 1) -> None:
     """Let every `AsyncLLM` built from now on run over a `FakeCore` that says `text` again and again."""
+    plan = Plan(steps_per_s, tokens_per_step)
 
     def make(vllm_config: Any, *_: Any, renderer: Any = None, **__: Any) -> FakeCore:
         token_ids = renderer.get_tokenizer().encode(text, add_special_tokens=False)
-        return FakeCore(vllm_config, token_ids, steps_per_s, tokens_per_step)
+        return FakeCore(vllm_config, [Answer([], token_ids, [], ends=False)], lambda: plan)
 
     core_client.EngineCoreClient.make_async_mp_client = staticmethod(make)

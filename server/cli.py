@@ -1,4 +1,4 @@
-"""The command line: `k3-gateway serve | check-config | profiles | engine-node | keys | tenants | usage | demo-model`.
+"""The command line: `k3-gateway serve | check-config | profiles | engine-node | keys | tenants | usage | demo-model | bench`.
 
 Role: composition. Turns flags into settings, settings into an engine and an application, and runs them.
 """
@@ -6,6 +6,7 @@ Role: composition. Turns flags into settings, settings into an engine and an app
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import time
@@ -125,6 +126,16 @@ def demo_model(
         build(folder, lambda text: print(f"[{time.monotonic() - started_s:5.1f} s] {text}", flush=True))
     except DemoModelError as error:
         _refuse([str(error)])
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def bench(context: typer.Context) -> None:
+    """Measure: `bench stream`, `bench parse`, …; `bench` alone lists them. In a checkout only."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / "bench/__main__.py").is_file():
+        _refuse(["the measurements are no part of the installed package: run this in a checkout of k3-gateway"])
+    sys.path.insert(0, str(root))
+    importlib.import_module("bench.__main__").main(context.args)
 
 
 def _settings(config: Path | None, flags: dict[str, Any]) -> Settings:

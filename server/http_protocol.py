@@ -57,7 +57,7 @@ class TimedFlow(FlowControl):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. The `pace` of its client is in the state of each request.
+    """One connection. The `pace` of its client, and `write_piece`, are in the state of each request, as `client` and `write`.
 
     `_num_head_bytes`: URL, headers and trailers of the message so far. `_num_idle_bytes`: received since the parser last had
     something to hand on, which is what it keeps of a line that does not end. `_unread`: received, and waiting for a turn of the
@@ -122,6 +122,7 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_begin()
             self.flow.pace = ClientPace()
             self.scope["state"]["client"] = self.flow.pace
+            self.scope["state"]["write"] = self.write_piece
 
     def on_url(self, url: bytes) -> None:
         if not self._deaf:
@@ -150,6 +151,20 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._deaf:
             self.flow.pace.received_s = self._gateway.clock.monotonic_s()
             super().on_message_complete()
+
+    def write_piece(self, data: bytes) -> bool:
+        """Send a piece of the answer under way, as `send` would, and at once: a token passes through no coroutine for it.
+
+        False, and nothing is sent, where that is for `send` to do: the answer has not begun or is no stream, the client has left
+        or is to be waited for. `data` is not empty.
+        """
+        cycle = self.cycle
+        if self.flow.write_paused or cycle.disconnected or cycle.response_complete:
+            return False
+        if not (cycle.response_started and cycle.chunked_encoding):
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def send_400_response(self, msg: str) -> None:
         if not self._deaf:

@@ -9,13 +9,16 @@ which is among them, and for bytes that are no text, of which the content has U+
 from __future__ import annotations
 
 from collections import Counter, deque
+from typing import Final
 
 from server.calls import CallGate
 from server.engine.base import EngineDelta, TokenLogprob
-from server.events import ContentDelta, Event, Finish, FinishReason, ToolCallCut, ToolCallEnd
+from server.events import ContentDelta, Event, Finish, FinishReason, ReasoningDelta, ToolCallCut, ToolCallEnd
 from server.parsers.base import Parser
 from server.parsers.stop import StopFilter
 from server.vocabulary.base import Vocabulary
+
+_TEXTS: Final = frozenset({ContentDelta, ReasoningDelta})
 
 
 class AnswerReader:
@@ -37,15 +40,19 @@ class AnswerReader:
 
     def read(self, delta: EngineDelta) -> tuple[list[Event], list[TokenLogprob] | None]:
         """Events of a delta, and the log probabilities of the content tokens behind them (None where not asked for)."""
-        if delta.logprobs is None:
-            return self._filter(self._parse(delta)), None
-        return self._read_by_token(delta)
-
-    def _parse(self, delta: EngineDelta) -> list[Event]:
+        if delta.logprobs is not None:
+            return self._read_by_token(delta)
         events = self._parser.feed(delta.token_ids)
         if delta.finish_reason is not None:
             events += self._parser.finish(delta.finish_reason)
-        return events
+        elif len(events) == 1 and type(events[0]) in _TEXTS and self._passes_text:
+            return events, None  # as `_filter` would; nearly all deltas are like that
+        return self._filter(events), None
+
+    @property
+    def _passes_text(self) -> bool:
+        """Whether text passes as it is."""
+        return self._stop is None and (self._gate is None or self._gate.fault is None)
 
     def _read_by_token(self, delta: EngineDelta) -> tuple[list[Event], list[TokenLogprob]]:
         """Token by token, so that it is known which of them each piece of content comes from."""

@@ -291,3 +291,104 @@ def test_large_bodies_that_come_at_once_arrive_whole(start_gateway: StartGateway
     few = num_prompt_tokens(1) - 1
     with ThreadPoolExecutor(len(sizes)) as threads:
         assert [few + size for size in sizes] == list(threads.map(num_prompt_tokens, sizes))
+
+
+PIECES = [b"data: 1\n\n", b"x", b"\r\n0\r\n\r\n", b"y" * 70_000]
+
+
+class Taker(Sender):
+    """The far end of a connection, and what it got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got = b""
+
+    def write(self, data: Any) -> None:
+        self.got += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def answered(
+    app: Any, request: bytes = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+) -> tuple[HttpProtocol, Taker]:
+    """A connection whose request `app` has answered."""
+    taker = Taker()
+    protocol = protocol_with(taker)
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def whole(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await app(protocol, scope, send)
+        except BaseException as error:  # noqa: BLE001 - the server would only log it
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    protocol.app = whole
+    protocol.data_received(request)
+    await asyncio.wait_for(ended, 20)
+    return protocol, taker
+
+
+def start(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": 200, "headers": [*headers, (b"date", b"then")]}
+
+
+def body(data: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+@pytest.mark.parametrize("written", [[], [0], [1, 2], [0, 1, 2, 3]])
+async def test_pieces_written_at_once_are_those_that_would_be_sent(written: list[int]) -> None:
+    async def app(protocol: HttpProtocol, scope: Any, send: Any) -> None:
+        await send(start())
+        for number, piece in enumerate(PIECES):
+            if number in written:
+                assert scope["state"]["write"](piece)
+            else:
+                await send(body(piece))
+        await send(body(b"", more=False))
+
+    async def plain(protocol: HttpProtocol, scope: Any, send: Any) -> None:
+        await send(start())
+        for piece in PIECES:
+            await send(body(piece))
+        await send(body(b"", more=False))
+
+    (_, by_writing), (_, by_sending) = await answered(app), await answered(plain)
+
+    assert by_sending.got == by_writing.got
+    assert by_writing.got.endswith(b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "when", ["before the head", "with a length", "while it does not read", "once it has left", "after the end"]
+)
+async def test_what_has_to_be_sent_is_not_written(when: str) -> None:
+    async def app(protocol: HttpProtocol, scope: Any, send: Any) -> None:
+        write = scope["state"]["write"]
+        if when == "before the head":
+            assert not write(b"x")
+        await send(start((b"content-length", b"1")) if when == "with a length" else start())
+        if when == "with a length":
+            assert not write(b"x")
+            await send(body(b"x", more=False))
+            return
+        assert write(b"x")
+        if when == "while it does not read":
+            protocol.pause_writing()
+            assert not write(b"y")
+            protocol.resume_writing()
+            assert write(b"z")
+        if when == "once it has left":
+            protocol.connection_lost(None)
+            assert not write(b"y")
+            return
+        await send(body(b"", more=False))
+        assert not write(b"y")
+
+    _, taker = await answered(app)
+
+    assert b"y" not in taker.got.partition(b"\r\n\r\n")[2]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.calls import CallGate
 from server.engine.base import EngineDelta, TokenLogprob
-from server.events import ContentDelta, FinishReason
+from server.events import ContentDelta, Event, FinishReason, ReasoningDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from server.parsers.factory import ParserFactory
 from server.parsers.stop import StopFilter, StopStrings
 from server.reading import AnswerReader
+from server.schemas.declared import DeclaredTools
 from server.vocabulary.byte import ByteVocabulary
 
 VOCABULARY = ByteVocabulary()
@@ -113,3 +116,61 @@ def test_a_token_that_a_stop_string_cuts_in_two_is_told() -> None:
     outputs, finish = read(token_ids, range(len(token_ids)), ["! Par", "is"], format_name="plain", vocabulary=Merged())
 
     assert ([(b"Par", b"Paris")], FinishReason.STOP) == (outputs[1:], finish)
+
+
+@given(
+    reasoning=st.text("ab€", max_size=4),
+    content=CONTENT,
+    calls=st.booleans(),
+    holds=st.sampled_from([None, False, True]),
+    stop=st.sampled_from([[], ["é"]]),
+    data=st.data(),
+)
+def test_text_that_takes_the_short_way_is_read_as_all_is(
+    reasoning: str, content: str, calls: bool, holds: bool | None, stop: list[str], data: st.DataObject
+) -> None:
+    whole = answer(reasoning, content, calls=calls)
+    at = len(whole) - len([*marker(CLOSE, "message"), END])
+    token_ids = [*whole[:at], *content.encode(), *whole[at:]]  # text astray, which a gate may have closed to
+    cuts = data.draw(st.just(list(range(1, len(token_ids)))) | st.lists(st.integers(0, len(token_ids)), max_size=8))
+    edges = [0, *sorted(cuts), len(token_ids)]
+
+    def events() -> tuple[list[list[Event]], FinishReason | None, dict[str, int]]:
+        gate = None if holds is None else CallGate(DeclaredTools({}), holds=holds)
+        filters = StopFilter(StopStrings(stop)) if stop else None
+        reader = AnswerReader(PARSERS["kimi_k3"].make(thinking=True), filters, VOCABULARY, gate)
+        found: list[list[Event]] = []
+        for number, (begin, end) in enumerate(pairwise(edges), start=2):
+            delta = EngineDelta(token_ids[begin:end], None, "stop" if number == len(edges) else None)
+            found.append(list(reader.read(delta)[0]))
+            if reader.finish is not None:
+                break
+        return found, reader.finish, dict(reader.calls)
+
+    short = events()
+    with patch("server.reading._TEXTS", frozenset()):
+        assert events() == short
+
+
+class Said:
+    """A parser that returns one list of events after the other."""
+
+    def __init__(self, *said: list[Event]) -> None:
+        self._said = iter(said)
+        self.num_reasoning_tokens = 0
+        self.recoveries: dict[str, int] = {}
+
+    def feed(self, token_ids: Sequence[int]) -> list[Event]:
+        return next(self._said)
+
+    def finish(self, reason: str) -> list[Event]:
+        return []
+
+
+@pytest.mark.parametrize("text", [ContentDelta("no"), ReasoningDelta("no")])
+def test_no_text_passes_a_gate_that_has_closed(text: Event) -> None:
+    parser = Said([ToolCallStart(0, "f"), ToolCallArguments(0, "{}"), ToolCallEnd(0)], [text])
+    reader = AnswerReader(parser, None, VOCABULARY, CallGate(DeclaredTools({}), holds=True))
+    deltas = [EngineDelta([1]), EngineDelta([2])]
+
+    assert [([], None), ([], None)] == [reader.read(delta) for delta in deltas]

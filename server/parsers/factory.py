@@ -7,7 +7,7 @@ from typing import Final
 from server.parsers.base import ANYTHING, Expected, Parser
 from server.parsers.kimi_k3 import KimiK3Parser
 from server.parsers.plain import PlainParser
-from server.parsers.token_text import whole_texts
+from server.parsers.token_text import TokenTexts
 from server.vocabulary.base import Vocabulary
 
 FORMATS: Final = ("kimi_k3", "plain")
@@ -22,11 +22,11 @@ class ParserFactory:
             raise ValueError(f"`{format_name}` is not a format: use one of {', '.join(FORMATS)}")
         self._is_plain = format_name == "plain"
         self._vocabulary = vocabulary
-        self._texts = whole_texts(vocabulary)
+        self._texts = TokenTexts(vocabulary)
         self.make()  # a vocabulary that won't do is refused here
 
     def make(self, *, thinking: bool = False, expected: Expected = ANYTHING) -> Parser:
         """A parser for one answer, within microseconds. `thinking`: whether the answer begins inside the reasoning channel."""
         if self._is_plain:
-            return PlainParser(self._vocabulary, self._texts)
+            return PlainParser(self._vocabulary, self._texts.whole)
         return KimiK3Parser(self._vocabulary, self._texts, thinking=thinking, expected=expected)

@@ -10,14 +10,15 @@ Must not: look at what was decoded before, or hold back more than a header, a br
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from server.events import ContentDelta, Event, Finish, ReasoningDelta, ToolCallArguments
+from server.events import Event, Finish, ToolCallArguments
 from server.parsers.base import ANYTHING, Expected
 from server.parsers.kimi_k3_header import SEPARATOR, Header
 from server.parsers.kimi_k3_message import Message, Place
 from server.parsers.recovery import Recoveries, Recovery
+from server.parsers.token_text import TokenTexts
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.utf8 import Utf8Decoder
 
@@ -33,14 +34,12 @@ _RESPONSE_OPENER: Final = b"<|open|>response<|sep|>"
 class KimiK3Parser:
     """Reads one answer. `_flowing`: nothing stands between the next ordinary token and the body that it is text of."""
 
-    __slots__ = ("_close", "_control_ids", "_decoder", "_end", "_ended", "_flowing", "_fresh", "_header", "_held", "_message",
-                 "_num_reasoning", "_open", "_openers", "_pending", "_pieces", "_recoveries", "_sep", "_texts",
-                 "_unread")  # fmt: skip
+    __slots__ = ("_close", "_contents", "_control_ids", "_decoder", "_end", "_ended", "_flowing", "_fresh", "_header", "_held",
+                 "_message", "_num_reasoning", "_open", "_openers", "_pending", "_pieces", "_reasonings", "_recoveries", "_sep",
+                 "_texts", "_unread")  # fmt: skip
 
-    def __init__(
-        self, vocabulary: Vocabulary, texts: Mapping[int, str], *, thinking: bool, expected: Expected = ANYTHING
-    ) -> None:
-        """`texts`: the `whole_texts` of `vocabulary`. `thinking`: whether the answer begins inside the reasoning channel.
+    def __init__(self, vocabulary: Vocabulary, texts: TokenTexts, *, thinking: bool, expected: Expected = ANYTHING) -> None:
+        """`texts`: of `vocabulary`. `thinking`: whether the answer begins inside the reasoning channel.
 
         Raises `ValueError` for a vocabulary without K3's control tokens.
         """
@@ -52,7 +51,9 @@ class KimiK3Parser:
             raise ValueError(f"the vocabulary has no control token `{error.args[0]}`: it is not one of Kimi K3") from None
         self._control_ids = vocabulary.control_ids
         self._pieces = vocabulary.pieces
-        self._texts = texts
+        self._texts = texts.whole
+        self._contents = texts.contents
+        self._reasonings = texts.reasonings
         self._recoveries = Recoveries()
         self._message = Message(thinking=thinking, expected=expected, recoveries=self._recoveries)
         self._decoder = Utf8Decoder()
@@ -79,11 +80,11 @@ class KimiK3Parser:
         message = self._message
         if len(token_ids) == 1 and self._flowing and (text := self._texts.get(token_ids[0])) is not None:
             if message.place is Place.RESPONSE:
-                return [ContentDelta(text)]
+                return [self._contents[token_ids[0]]]
             if message.place is Place.THINK:
                 self._num_reasoning += 1
                 message.remember(text)
-                return [ReasoningDelta(text)]
+                return [self._reasonings[token_ids[0]]]
             fragment = message.calls.fragment(text)
             return [ToolCallArguments(message.calls.index, fragment)] if fragment else []
         texts = self._texts

@@ -99,6 +99,7 @@ class ChatChunks:
         self._head = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._end = b'},"logprobs":null,"finish_reason":null}]' + self._tail
+        self._reasoning_again = b"".join(b',"%s":' % name.encode() for name in shape.reasoning_fields[1:])
         self._choices: dict[int, tuple[bytes, bytes, bytes]] = {}
 
     async def frames(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
@@ -114,6 +115,16 @@ class ChatChunks:
 
     def render(self, output: ChoiceOutput) -> bytes:
         """The frames of one output, joined."""
+        if len(output.events) == 1 and not output.logprobs and (choice := self._choices.get(output.choice)) is not None:
+            event = output.events[0]  # nearly all outputs are one piece of text
+            if type(event) is ContentDelta:
+                return choice[2] + _escaped(event.text) + self._end
+            if type(event) is ReasoningDelta:
+                return self._reasoning(choice[1], event.text)
+        return self._render_all(output)
+
+    def _render_all(self, output: ChoiceOutput) -> bytes:
+        """As `render`, whatever there is."""
         choice = self._choices.get(output.choice)
         frames = []
         if choice is None:
@@ -143,9 +154,8 @@ class ChatChunks:
 
     def _reasoning(self, key: bytes, text: str) -> bytes:
         escaped = _escaped(text)
-        fields = self._shape.reasoning_fields
-        if len(fields) == 2:
-            return key + escaped + b',"%s":' % fields[1].encode() + escaped + self._end
+        if self._reasoning_again:
+            return key + escaped + self._reasoning_again + escaped + self._end
         return key + escaped + self._end
 
     def _other(self, delta: bytes, event: object) -> bytes:

@@ -25,11 +25,18 @@ DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
 
 Frames = AsyncGenerator[bytes, None]
+Write = Callable[[bytes], bool]
+"""Sends a piece of the body at once. False where it has not, and ASGI's `send` has to."""
 
 
 def error_frame(error: GatewayError) -> bytes:
     """The frame that ends a stream which has already begun."""
     return b"data: " + orjson.dumps(error.body()) + b"\n\n"
+
+
+def _never(_: bytes) -> bool:
+    """Under a server that offers nothing but ASGI."""
+    return False
 
 
 async def _watch(receive: Receive) -> None:
@@ -82,9 +89,11 @@ class EventStream(Response):
         writer = _Writer(send, start, self._interval_s)
         try:
             async with self._answers.open(scope["state"]), cancelled_when_gone(receive) as tasks:
-                # A task of its own, and the server's own `send` for what follows the head: what each chunk wakes and passes
+                # A task of its own, and the server's own way to write what follows the head: what each chunk wakes and passes
                 # through is then this and the generators, not the whole stack of the application.
-                await tasks.create_task(self._send_frames(tasks, writer, scope["state"].get("send", send)))
+                state = scope["state"]
+                write: Write = state.get("write", _never)
+                await tasks.create_task(self._send_frames(tasks, writer, write, state.get("send", send)))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -95,14 +104,15 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_frames(self, tasks: asyncio.TaskGroup, writer: _Writer, send: Send) -> None:
+    async def _send_frames(self, tasks: asyncio.TaskGroup, writer: _Writer, write: Write, send: Send) -> None:
         async with aclosing(await self._open_frames()) as frames:
             comments = tasks.create_task(writer.fill_silence())
             async for frame in frames:
                 writer.wrote = True
                 if not writer.opened:
                     await writer.open()
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
+                if not write(frame):
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
         comments.cancel()
 
 

@@ -381,3 +381,25 @@ async def test_a_task_that_is_cancelled_by_somebody_else_stays_cancelled() -> No
     answers.end_all(lambda: DrainingError("the end"))
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("takes", [lambda _: True, lambda _: False, lambda frame: frame != b"two"])
+async def test_what_the_server_writes_at_once_is_what_would_be_sent(takes: Callable[[bytes], bool]) -> None:
+    async def frames() -> Frames:
+        for frame in (b"one", b"two", b"three"):
+            yield frame
+
+    client = Client()
+
+    def write(frame: bytes) -> bool:
+        if not takes(frame):
+            return False
+        client.sent.append({"type": "written", "body": frame})
+        return True
+
+    scope: dict[str, Any] = {"type": "http", "state": {"write": write}}
+    await stream(frames())(scope, client.receive, client.send)
+
+    assert ["http.response.start", *(["written" if takes(frame) else "http.response.body" for frame in (b"one", b"two", b"three")]),
+            "http.response.body"] == [message["type"] for message in client.sent]  # fmt: skip
+    assert b"onetwothree" == client.body

@@ -1,0 +1,108 @@
+"""The measurements have one command, and say what they found on what machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import parse, stream
+from bench.__main__ import COMMANDS
+from bench.core_answers import answers_of
+from bench.core_plan import KINDS
+from bench.report import Report
+from server.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallEnd
+from server.parsers.factory import ParserFactory
+from server.vocabulary.byte import ByteVocabulary
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_gateways_command_runs_them_from_anywhere(tmp_path: Path) -> None:
+    done = run(
+        "server", "bench", "parse", "--tokens", "64", "--vllm-seconds", "0", "--rounds", "1", "--json", "x.json", cwd=tmp_path
+    )
+    found = json.loads((tmp_path / "x.json").read_text())
+    assert done.returncode in (0, 1), done.stderr  # 1: this machine is too busy
+    assert {"cores", "cpu", "load", "python", "vllm", "date"} <= found["machine"].keys()
+    assert len(parse.KINDS) * len(parse.FEEDS) == len(found["tokens"])
+    assert "ours µs" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--help"], 0), (["nonsense"], 2)])
+def test_what_there_is_is_listed(arguments: list[str], code: int) -> None:
+    done = run("bench", *arguments)
+    assert code == done.returncode
+    assert all(command in done.stderr for command in COMMANDS)
+
+
+def test_a_table_keeps_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("any", {"rounds": 3})
+    report.table("one", "A title", {"who": "", "cost": ".2f"}, [{"who": "gateway", "cost": 0.125}, {"who": "rust", "cost": None}])
+    report.note("not measured: rust")
+    report.write(tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [{"who": "gateway", "cost": 0.125}, {"who": "rust", "cost": None}] == found["one"]
+    assert ["not measured: rust"] == found["notes"]
+    lines = capsys.readouterr().out.splitlines()
+    assert ["A title", "who      cost", "gateway  0.12", "rust        -"] == [line for line in lines if line][:4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cores_say_what_is_read_as_their_kind(kind: str) -> None:
+    vocabulary = ByteVocabulary()
+    answer = answers_of(vocabulary)[KINDS.index(kind)]
+    token_ids = answer.token_ids(400)
+    parser = ParserFactory("kimi_k3", vocabulary).make(thinking=kind == "reasoning")
+    events: list[Event] = [*parser.feed(token_ids), *parser.finish("stop" if answer.ends else "length")]
+    of_kind = {"text": ContentDelta, "reasoning": ReasoningDelta, "tools": ToolCallArguments}[kind]
+    assert 400 == len(token_ids)
+    assert {of_kind} == {type(event) for event in events} & {ContentDelta, ReasoningDelta, ToolCallArguments}
+    assert (kind == "tools") == any(isinstance(event, ToolCallEnd) for event in events)
+
+
+def row(name: str, cost: float, ttft_ms: float) -> dict[str, Any]:
+    keys = ("tokens_per_s", "cpu_share", "ttft_p99_ms", "chunks_per_token")
+    return {"cpu_s_per_1000_tokens": cost, "ttft_p50_ms": ttft_ms, **dict.fromkeys(keys, 1.0)}
+
+
+def test_medians_are_compared_with_medians() -> None:
+    costs = {"gateway": [0.03, 0.9, 0.02], "vllm": [0.06, 0.06, 0.01], "asgi": [0.02, 0.02, 0.02]}
+    rows = stream._rows({name: [row(name, cost, 10.0) for cost in of] for name, of in costs.items()})
+    ratios = stream._ratios(stream.Setting("text", 1, 40.0, 8), rows)
+    assert [0.03, 0.06, 0.02] == [line["s/1000 tokens"] for line in rows]
+    assert 0.5 == ratios["to vllm"]
+    assert 1.5 == ratios["to asgi"]
+    assert ratios["zmq to rust"] is None
+    assert "text, 8 streams, 40 steps/s, 1 tokens a step" == ratios["setting"]
+
+
+def test_an_answer_that_vllm_did_not_come_to_the_end_of_is_marked() -> None:
+    whole = {"kind": "content", "ours µs": 1.0, "vLLM µs": 20.0, "ratio": 20.0, "vLLM whole": True}
+    assert whole == parse._marked(whole)
+    assert ">= 20.0" == parse._marked({**whole, "vLLM whole": False})["vLLM µs"]
+
+
+def test_feeding_stops_when_the_time_is_up() -> None:
+    fed: list[int] = []
+
+    def feed(step: Any) -> None:
+        fed.append(len(step))
+
+    _, is_whole = parse._us_per_token(feed, list(range(4096)), 1, most_s=0.0)
+    assert not is_whole
+    assert 256 == len(fed)
+    _, is_whole = parse._us_per_token(feed, list(range(4096)), 4)
+    assert is_whole
+    assert 4096 == sum(fed[256:])
