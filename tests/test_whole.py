@@ -38,7 +38,7 @@ class Beside:
         self.index = index
         self.count = len(stills)
         self.away: set[int] = set()
-        self._answers = [
+        self._answers: list[dict[str, parts.Answer]] = [
             {
                 whole.METRICS: partial(_metrics, still),
                 **parts.answers(still.gateway, still.dashboard),

@@ -88,7 +88,7 @@ async def test_one_that_stands_still_holds_nobody_up_for_long(monkeypatch: pytes
     monkeypatch.setattr(peers_module, "DEADLINE_S", 0.05)
     async with running(2) as workers:
         with pytest.raises(OverloadedError):
-            await workers[0].ask_all("name") if False else await workers[0].ask(1, "stuck")
+            await workers[0].ask(1, "stuck")
 
 
 async def test_one_that_is_not_there_is_told_so() -> None:
