@@ -112,8 +112,7 @@ class VllmEngine:
         return self._stats
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
-        outputs = self._start(request)
-        num_top, accepted, ended = request.sampling.logprobs, False, False
+        outputs, num_top, accepted, ended = self._start(request), request.sampling.logprobs, False, False
         try:
             async for output in outputs:
                 accepted = True
@@ -159,8 +158,7 @@ class VllmEngine:
         self._request_ids.add(request.request_id)
         return outputs
 
-    def _outputs(self, request: EngineRequest, prompt: Any) -> Any:
-        """`prompt` as one of vLLM's rendered inputs."""
+    def _outputs(self, request: EngineRequest, prompt: Any) -> Any:  # `prompt`: as vLLM's rendered inputs
         return self._llm.generate(
             prompt,
             self._convert.sampling_params(request),
@@ -175,8 +173,7 @@ class VllmEngine:
         return self._outputs(request, self._convert.engine_input(request))
 
     def _check_still_wanted(self, request: EngineRequest) -> None:
-        """Raise where something has come between while `request` was made ready."""
-        if request.request_id in self._aborted_ids:
+        if request.request_id in self._aborted_ids:  # while it was made ready
             raise _AbortedError
         if self.dead:
             raise self._dead_error()
