@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Literal
 
 MAX_LINE_BYTES = 64 * 1024
+MAX_TEXT_CHARS = 8000  # each may take six bytes in JSON
 
 ToWorker = Literal["ready", "drain", "hurry", "end", "lost", "reload"]
 """`ready`: all workers are up; `drain`: take no more requests; `hurry`: end what is under way; `end`: stop; `lost`: the engine or
@@ -42,7 +43,7 @@ class Channel:
 
     def say(self, word: Word, text: str = "") -> None:
         """To the other side, if it is there; once this is open. Never raises."""
-        line = json.dumps([word, text]).encode() + b"\n"
+        line = json.dumps([word, text[:MAX_TEXT_CHARS]]).encode() + b"\n"
         if self._writer is None:
             self._unsaid.append(line)
         elif not self._writer.is_closing():

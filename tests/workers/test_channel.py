@@ -27,3 +27,16 @@ async def test_one_whose_other_side_is_gone_hears_nothing_and_says_nothing() -> 
     assert [] == [word async for word in here.heard()]
     here.say("drained")
     here.close()
+
+
+async def test_a_long_reason_is_cut_and_ends_nothing() -> None:
+    here, there = map(Channel, pair())
+    await here.open()
+    await there.open()
+    here.say("failed", "\x01é" * 100_000)
+    here.say("drained")
+    here.close()
+
+    words = [(word, text[:2]) async for word, text in there.heard()]
+    assert [("failed", "\x01é"), ("drained", "")] == words
+    there.close()
