@@ -14,6 +14,8 @@ from collections.abc import Callable
 class LoopTurns:
     """At most `most_bytes` of work in `every` turns of the loop, or one piece where that is larger; what is beyond waits in line.
 
+    The turns are counted from the first piece on.
+
     Others mostly need several turns for what they do, one after the other. With work in only one turn of many they wait for it
     once, not in each of theirs.
     """

@@ -20,6 +20,7 @@ import httpx
 import pytest
 import pytest_asyncio
 import uvicorn
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from server import logs
@@ -37,7 +38,9 @@ from server.settings import Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
 
-hypothesis_settings.register_profile("gateway", deadline=None)  # no timing fails a test
+hypothesis_settings.register_profile(
+    "gateway", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # no timing fails a test
 hypothesis_settings.load_profile("gateway")
 KEY = "k3gw-test-key-0123456789"
 ADMIN_KEY = "the-admin-key-0123456789"

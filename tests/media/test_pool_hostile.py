@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from server.errors import InternalError, MediaError, OverloadedError
+from server.media import pool as pool_module
 from server.media.pool import Bounds, DecodePool
 from server.media.worker import Worker, WorkerDiedError
 from server.payload import Payload
@@ -196,7 +197,8 @@ async def test_a_process_that_is_killed_while_idle_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("way", ["check", "pixels"])
-async def test_what_takes_too_long_is_ended(tmp_path: Path, way: str) -> None:
+async def test_what_takes_too_long_is_ended(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "PATIENCE", 60.0)  # whatever else the machine does
     async with running(command=Trap(tmp_path, "while True: pass").command, timeout_s=0.5) as pool:
         await is_well(pool)
         (slow,) = workers()

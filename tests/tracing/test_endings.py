@@ -212,7 +212,7 @@ def test_a_client_that_leaves_while_its_prompt_is_rendered(collector: Collector,
     with open_house(SCRIPT, tracing=tracing) as house:
         generator, begun = house.gateway.gateway.generator(), threading.Event()
 
-        async def render(conversation: Any) -> Any:
+        async def render(conversation: Any, group: str) -> Any:
             begun.set()
             await asyncio.Event().wait()
 
