@@ -243,6 +243,10 @@ async def test_of_many_accounts_all_get_their_turns(redis: Redis) -> None:
     here = Replica(redis, 4000)
     for number in range(2500):
         here.join(Tenant(f"t{number}"))
-    for _ in range(3):
+    num_told = 0
+    for _ in range(100):  # a busy machine may need more than the 50 ms that one has
         await here.shared.exchange()
+        num_told += not here.shared.is_away
+        if num_told == 3:
+            break
     assert 2500 == len([key async for key in redis.scan_iter("*tenant:*", count=1000)])
