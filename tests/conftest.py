@@ -57,6 +57,15 @@ REAL_ENGINE = (
     "tests/wire/test_isolation.py",
     "tests/wire/test_load.py", "tests/wire/test_seats.py", "tests/wire/test_tool_schemas.py",
 )  # fmt: skip
+SLOW = (
+    "tests/bench/test_fairness.py", "tests/bench/test_metrics.py", "tests/commands/test_keys.py",
+    "tests/commands/test_profiles.py", "tests/dashboard/test_page.py", "tests/deploy/test_install_script.py",
+    "tests/deploy/test_live.py", "tests/deploy/test_ray_node.py", "tests/deploy/test_rules.py", "tests/deploy/test_speeds.py",
+    "tests/grammar/test_derivations.py", "tests/media/test_pool", "tests/middleware/test_authentication.py",
+    "tests/middleware/test_edge.py", "tests/parsers/test_properties.py", "tests/prompts/test_known_texts.py",
+)  # fmt: skip
+"""What takes seconds, because of what it starts or how much it tries: nine tenths of the time and few of the tests."""
+
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 CHAT_TEMPLATE = """\
 {%- if date is defined %}date: {{ date }}
@@ -75,6 +84,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-on-skip", action="store_true", help="a skipped test fails the run")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
