@@ -57,6 +57,7 @@ class _Stream(asyncio.Protocol):
 
 async def _settled(frontend: Frontend) -> int:
     """Resident memory once it has not changed for a while."""
+    await asyncio.sleep(STILL_S)  # what was closed here is still to be noticed there
     frontend.process.collect_garbage()
     until_s, last, still_s = time.monotonic() + SETTLE_S, -1, time.monotonic()
     while time.monotonic() < until_s:
