@@ -9,8 +9,10 @@ a process of its own, as an engine's is, and these are the sockets to it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import os
+import signal
 import socket
 import tempfile
 from dataclasses import dataclass
@@ -143,6 +145,7 @@ async def _serve(config: uvicorn.Config, port: int) -> None:
 
     async def started(sockets: Any = None) -> None:
         await start(sockets)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, gc.collect)
         if (gateway := getattr(getattr(config.app, "state", None), "gateway", None)) is not None:
             await gateway.opened.wait()
         print(f"ready {os.getpid()}", flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,10 @@ class Process:
         """Resident memory."""
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def collect_garbage(self) -> None:
+        """Ask a server of `bench.frontends` to do so."""
+        self._process.send_signal(signal.SIGUSR1)
 
     def stop(self) -> None:
         """End it."""
