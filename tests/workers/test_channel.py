@@ -27,3 +27,14 @@ async def test_one_whose_other_side_is_gone_hears_nothing_and_says_nothing() -> 
     assert [] == [word async for word in here.heard()]
     here.say("drained")
     here.close()
+
+
+async def test_of_one_who_is_gone_in_the_middle_of_a_word_the_word_is_not_heard() -> None:
+    end, other = pair()
+    here = Channel(other)
+    await here.open()
+    end.sendall(b'["up", ""]\n["failed", "the eng')
+    end.close()
+
+    assert [("up", "")] == [word async for word in here.heard()]
+    here.close()
