@@ -54,7 +54,7 @@ class Channel:
         """What the other side says, each with its text, until it is gone."""
         assert self._reader is not None
         with suppress(OSError):
-            while line := await self._reader.readline():
+            while (line := await self._reader.readline()).endswith(b"\n"):  # else its sender has died over it
                 word, text = json.loads(line)
                 yield word, text
 

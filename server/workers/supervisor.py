@@ -102,10 +102,11 @@ class Supervisor:
     async def run(self, listeners: list[socket.socket]) -> int:
         """Until all workers have ended; returns the exit code."""
         loop = asyncio.get_running_loop()
-        ends = self._start_workers(listeners)
+        # First: a signal that waits while workers are started would end this process, and none of them cleanly.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._tell_all("reload"))
+        ends = self._start_workers(listeners)
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._hear(worker)) for worker in self._workers]
             if ends:

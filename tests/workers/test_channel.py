@@ -40,3 +40,14 @@ async def test_a_long_reason_is_cut_and_ends_nothing() -> None:
     words = [(word, text[:2]) async for word, text in there.heard()]
     assert [("failed", "\x01é"), ("drained", "")] == words
     there.close()
+
+
+async def test_of_one_who_is_gone_in_the_middle_of_a_word_the_word_is_not_heard() -> None:
+    end, other = pair()
+    here = Channel(other)
+    await here.open()
+    end.sendall(b'["up", ""]\n["failed", "the eng')
+    end.close()
+
+    assert [("up", "")] == [word async for word in here.heard()]
+    here.close()
