@@ -63,6 +63,10 @@ SLOW = (
     "tests/deploy/test_live.py", "tests/deploy/test_ray_node.py", "tests/deploy/test_rules.py", "tests/deploy/test_speeds.py",
     "tests/grammar/test_derivations.py", "tests/media/test_pool", "tests/middleware/test_authentication.py",
     "tests/middleware/test_edge.py", "tests/parsers/test_properties.py", "tests/prompts/test_known_texts.py",
+    "tests/store/test_database.py", "tests/tenancy/test_registry.py", "tests/test_no_leaks.py", "tests/test_serving.py",
+    "tests/tracing/", "tests/wire/test_budgets.py", "tests/wire/test_curl.py", "tests/wire/test_drain.py",
+    "tests/wire/test_hostile_images.py", "tests/wire/test_killed.py", "tests/wire/test_live_changes.py",
+    "tests/wire/test_load_balancer.py", "tests/wire/test_replicas.py", "tests/wire/test_workers", "tests/wire/agents/",
 )  # fmt: skip
 """What takes seconds, because of what it starts or how much it tries: nine tenths of the time and few of the tests."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from server.media import pool
 from tests.media.files import picture, saved
 from tests.media.sites import OTHER, PUBLIC
 from tests.services import hostile_files as files
@@ -37,6 +38,14 @@ from tests.services.hostile_place import (
 )
 from tests.services.hostile_sites import Internet, open_internet
 from tests.services.images import data_url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient() -> Iterator[None]:
+    """Whatever else the machine does, decoders get their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "PATIENCE", 60.0)
+        yield
 
 
 @pytest.fixture(scope="module")
