@@ -149,7 +149,7 @@ def _visible(devices: Sequence[Device], value: str) -> list[Device]:
 def _run(*command: str) -> tuple[str, str]:
     """What it prints, and what was wrong."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TOOL_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=TOOL_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return "", f"`{command[0]}` did not answer within {TOOL_TIMEOUT_S:.0f} s"
     except OSError as error:

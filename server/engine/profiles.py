@@ -74,7 +74,8 @@ class Profile:
     def on_node(self, rank: int, head: str | None) -> Profile:
         """The profile as node `rank` runs it, `head` being the address of node 0 (None: as the profile says)."""
         if not 0 <= rank < self.num_nodes:
-            raise ProfileError(f"the engine profile `{self.name}` has nodes 0 to {self.num_nodes - 1}; there is no node {rank}")
+            nodes = f"nodes 0 to {self.num_nodes - 1}" if self.num_nodes > 1 else "one node, which `k3-gateway serve` starts"
+            raise ProfileError(f"the engine profile `{self.name}` has {nodes}; there is no node {rank}")
         node = {"node_rank": rank} | ({} if head is None else {"master_addr": head})
         return replace(self, engine={**self.engine, **node})
 

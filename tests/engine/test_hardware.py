@@ -105,6 +105,16 @@ def test_a_tool_that_fails_is_quoted(tool: Tool) -> None:
     assert "this machine has none (`nvidia-smi` shows none)" == missing(NEEDS_B300, find_devices("nvidia"))
 
 
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_a_tool_that_prints_no_text_shows_no_gpu(tool: Tool, tmp_path: Path, vendor: str) -> None:
+    name = {"nvidia": "nvidia-smi", "amd": "rocm-smi"}[vendor]
+    (tmp_path / "rubbish").write_bytes(bytes(range(256)) * 4)
+    tool(name)
+    script = f"#!/bin/sh\nexec /bin/cat {shlex.quote(str(tmp_path / 'rubbish'))}\n"
+    (tmp_path / "bin" / name).write_text(script, encoding="utf-8")
+    assert Devices([], f"`{name}` shows none") == find_devices(vendor, tmp_path)
+
+
 def test_a_tool_that_hangs_is_not_waited_for(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices_module, "TOOL_TIMEOUT_S", 0.05)
     tool("nvidia-smi", seconds=60)
