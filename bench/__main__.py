@@ -16,6 +16,8 @@ COMMANDS: Final = {
     "metrics": "what metrics cost, and what a scrape does to streams",
     "images": "what images do to everybody else",
     "fairness": "how fair the queue is",
+    "drain": "what a start, a drain and the engine's death cost clients",
+    "workers": "several processes against one",
     "admission": "limits: reserve, deltas, settle",
     "ledger": "rows into the ledger",
     "grammar": "what holds answers to their form",

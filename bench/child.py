@@ -3,51 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from server.quoting import cut
+from bench.processes import Process, python
 
 
 class Child:
-    """A process that is talked to in lines."""
+    """A process that is ready and is talked to in lines. `ready`: the words it said when it was.
+
+    It has a session of its own, so that the system shares processors between it and others, and not between it and who measures.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=_errors(),
-            text=True,
-            start_new_session=True,
-        )
+        self._process = Process(python(*command), own_session=True)
         self.pid = self._process.pid
-        self.ready = self._line().split()
+        self.ready = self._process.wait_ready()
 
     def ask(self, line: str) -> dict[str, Any]:
         """The answer to `line`."""
-        self.tell(line)
-        answer: dict[str, Any] = json.loads(self._line())
+        answer: dict[str, Any] = json.loads(self._process.ask(line))
         return answer
 
     def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
+        """Say `line`, which has no answer."""
+        self._process.tell(line)
 
     def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline()):
-            raise RuntimeError(f"`{cut(str(self._process.args))}` has ended")
-        return line
-
-
-def _errors() -> int | None:
-    return None if os.environ.get("BENCH_ERRORS") else subprocess.DEVNULL
+        """End it."""
+        self._process.stop()

@@ -266,5 +266,10 @@ async def _main() -> None:
                 print(f"  {len(died.streams)} streams: {dict(fates(died.streams))}, the last after {died.after_s[-1]:.2f} s")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run and print."""
     asyncio.run(_main())
+
+
+if __name__ == "__main__":
+    main()

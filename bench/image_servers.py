@@ -12,11 +12,10 @@ import asyncio
 import base64
 import io
 import json
-import socket
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 import uvloop
@@ -26,6 +25,7 @@ from PIL import Image
 
 from bench.image_load import be_nice
 from bench.loop_probe import LoopProbe, answer_questions
+from bench.served import serve
 from server import logs
 from server.app import create_app
 from server.engine.base import Engine
@@ -102,21 +102,6 @@ def _naive(interval_ms: float, probe: LoopProbe) -> uvicorn.Config:
     return uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="error")
 
 
-async def _serve(config: uvicorn.Config) -> None:
-    server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    start = server.startup
-
-    async def started(sockets: Any = None) -> None:
-        await start(sockets)
-        if (gateway := getattr(config.app.state, "gateway", None)) is not None:  # type: ignore[union-attr]  # an application
-            await gateway.opened.wait()
-        print(f"ready {listener.getsockname()[1]}", flush=True)
-
-    server.startup = started  # type: ignore[method-assign]
-    await server.serve(sockets=[listener])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=SERVERS)
@@ -129,7 +114,7 @@ def main() -> None:
     answer_questions(probe)
     with tempfile.TemporaryDirectory(prefix="k3gw-bench-") as folder:
         interval_ms = options.interval_ms
-        uvloop.run(_serve(_naive(interval_ms, probe) if options.name == "naive" else _gateway(interval_ms, probe, folder)))
+        uvloop.run(serve(_naive(interval_ms, probe) if options.name == "naive" else _gateway(interval_ms, probe, folder)))
 
 
 if __name__ == "__main__":

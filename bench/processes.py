@@ -44,7 +44,14 @@ class Process:
     log does.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, says_ready: bool = True) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        says_ready: bool = True,
+        own_session: bool = False,
+    ) -> None:
         self._says_ready = says_ready
         self._errors = tempfile.TemporaryFile(prefix="k3gw-bench-")  # noqa: SIM115 - closed in `stop`
         self._process = subprocess.Popen(
@@ -55,31 +62,36 @@ class Process:
             stdout=subprocess.PIPE if says_ready else subprocess.DEVNULL,
             stderr=self._errors,
             text=True,
+            start_new_session=own_session,
         )
         self.pid = self._process.pid
 
-    def wait_ready(self) -> None:
-        """Return when it can be measured. Raises `NotStartedError` with its last words."""
+    def wait_ready(self) -> list[str]:
+        """Return when it can be measured: the words of the line that says so. Raises `NotStartedError` with its last words."""
         if not self._says_ready:
-            return
+            return []
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("ready"):
-                return
+                return line.split()
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()
         raise NotStartedError(words[-1][:300] if words else "it ended without a word")
 
     def ask(self, line: str) -> str:
         """Write a line to it and read one."""
-        assert self._process.stdin is not None
+        self.tell(line)
         assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
             raise NotStartedError(f"the process ended when it was asked `{line}`")
         return answer
+
+    def tell(self, line: str) -> None:
+        """Write a line to it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
     @property
     def has_ended(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import socket
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import uvloop
 
 from bench.image_load import be_nice
 from bench.loop_probe import LoopProbe, answer_questions
+from bench.served import serve
 from server import logs
 from server.app import create_app
 from server.engine.base import Engine, EngineDelta, EngineRequest, EngineStats, ModelFacts
@@ -123,20 +123,6 @@ def _config(options: argparse.Namespace, probe: LoopProbe, folder: str) -> uvico
     return server_config(app)
 
 
-async def _serve(config: uvicorn.Config) -> None:
-    server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    start = server.startup
-
-    async def started(sockets: Any = None) -> None:
-        await start(sockets)
-        await config.app.state.gateway.opened.wait()  # type: ignore[union-attr]  # an application
-        print(f"ready {listener.getsockname()[1]}", flush=True)
-
-    server.startup = started  # type: ignore[method-assign]
-    await server.serve(sockets=[listener])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab", type=Path, help="a model's folder, `tiktoken.model` or `tokenizer.json`")
@@ -156,7 +142,7 @@ def main() -> None:
     probe = LoopProbe()
     answer_questions(probe)
     with tempfile.TemporaryDirectory(prefix="k3gw-bench-") as folder:
-        uvloop.run(_serve(_config(options, probe, folder)))
+        uvloop.run(serve(_config(options, probe, folder)))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,13 @@ def test_the_gateways_command_runs_them_from_anywhere(tmp_path: Path) -> None:
     assert "ours µs" in done.stdout
 
 
+def test_all_that_can_be_run_is_listed() -> None:
+    texts = {path.stem: path.read_text() for path in (ROOT / "bench").glob("*.py")}
+    started = {name for name in texts if any(f'"bench.{name}"' in text for text in texts.values())}  # by the others
+    found = {name for name, text in texts.items() if f"python -m bench.{name}" in text} - started
+    assert {"drain", "images", "metrics"} <= found <= COMMANDS.keys()
+
+
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--help"], 0), (["nonsense"], 2)])
 def test_what_there_is_is_listed(arguments: list[str], code: int) -> None:
     done = run("bench", *arguments)
