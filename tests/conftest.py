@@ -68,7 +68,7 @@ SLOW = (
     "tests/wire/test_hostile_images.py", "tests/wire/test_killed.py", "tests/wire/test_live_changes.py",
     "tests/wire/test_load_balancer.py", "tests/wire/test_replicas.py", "tests/wire/test_workers", "tests/wire/agents/",
 )  # fmt: skip
-"""What takes seconds, because of what it starts or how much it tries: nine tenths of the time and few of the tests."""
+"""What takes seconds, because of what it starts or how much it tries."""
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 CHAT_TEMPLATE = """\
