@@ -178,9 +178,12 @@ def test_acceptance_is_the_scripts(played: Scene) -> None:
 
 def test_shares_and_budgets_are_the_tenants(played: Scene) -> None:
     prometheus = played.prometheus
-    weights = {name: tenant["weight"] / 4 for name, tenant in TENANTS.items() if "weight" in tenant}
-    assert weights == prometheus.by("tenant", "tenant:k3gw_weight_share:ratio")
     service = prometheus.by("tenant", "tenant:k3gw_service_share:ratio_rate5m")
+    # The one request of `small` is in a rate only where a scrape came between its place in the queue and its service.
+    contenders = {name: TENANTS[name].get("weight", 1) for name, share in service.items() if share > 0}
+    assert {"acme", "zeta"} <= contenders.keys()
+    shares = {name: pytest.approx(weight / sum(contenders.values())) for name, weight in contenders.items()}
+    assert shares == prometheus.by("tenant", "tenant:k3gw_weight_share:ratio")
     assert pytest.approx(1) == sum(service.values())
     limit = TENANTS["acme"]["budget"]["tokens_per_day"]
     left = [

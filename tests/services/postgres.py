@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,12 @@ class Postgres:
     def signal_sessions(self, number: signal.Signals) -> int:
         """Send a signal to the processes that serve connections, too; their number."""
         assert self._process is not None
-        children = psutil.Process(self._process.pid).children()
-        for child in children:
-            child.send_signal(number)
-        return len(children)
+        num_sent = 0
+        for child in psutil.Process(self._process.pid).children():
+            with suppress(psutil.NoSuchProcess):  # a session may end at any moment
+                child.send_signal(number)
+                num_sent += 1
+        return num_sent
 
     def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
         """Where `database` is."""
