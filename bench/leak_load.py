@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message
 
-from server.engine.base import EngineDelta, EngineHints, EngineRequest
+from server.engine.base import EngineDelta, EngineHints, EngineRequest, Take
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.rules import Rule, Script
 from server.engine.scripted.script import parse_script
@@ -108,11 +108,18 @@ class CountingEngine(ScriptedEngine):
         self.asked: dict[str, list[Asked]] = {}
         self.first_cached: dict[str, int] = {}
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+    async def generate(self, request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]:
         request_id = request.request_id.split(":")[1]
         asked = Asked(len(request.token_ids), was_taken=not self.dead)
         self.asked.setdefault(request_id, []).append(asked)
-        async with aclosing(super().generate(request)) as deltas:
+
+        def take_counted(token_ids: Sequence[int]) -> bool:
+            if take is None or not take(token_ids):
+                return False
+            asked.num_output_tokens += len(token_ids)
+            return True
+
+        async with aclosing(super().generate(request, take_counted)) as deltas:
             async for delta in deltas:
                 asked.num_output_tokens += len(delta.token_ids)
                 if asked.num_cached_tokens is None:

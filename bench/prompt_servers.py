@@ -23,7 +23,7 @@ from bench.loop_probe import LoopProbe, answer_questions
 from bench.served import serve
 from server import logs
 from server.app import create_app
-from server.engine.base import Engine, EngineDelta, EngineRequest, EngineStats, ModelFacts
+from server.engine.base import Engine, EngineDelta, EngineRequest, EngineStats, ModelFacts, Take
 from server.sections import LogSettings
 from server.serving import server_config
 from server.settings import Settings
@@ -46,7 +46,7 @@ class LetterEngine:
         self.num_unfinished = 0
         self._interval_s = interval_s
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+    async def generate(self, request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]:
         (letter,) = self.vocabulary.encode("x")
         loop = asyncio.get_running_loop()
         self.num_unfinished += 1

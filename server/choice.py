@@ -10,27 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 import structlog
 
-from server.admission.limits import Usage
-from server.admission.place import Place
-from server.admission.ticket import Ticket
 from server.calls import CallFault, CallGate
-from server.clock import Clock
-from server.context import Tenant
-from server.engine.base import Engine, EngineDelta, EngineRequest, Sampling
+from server.engine.base import EngineDelta, EngineRequest
 from server.errors import EngineDeadError, EngineError, GatewayError, InvalidToolCallError
-from server.events import ContentDelta, FinishReason
-from server.grammar.base import Grammar, Shape
-from server.job import Job, Output
+from server.events import ContentDelta, Event, FinishReason
+from server.grammar.base import Shape
+from server.job import Direct, Output
 from server.pace import Pace
 from server.parsers.base import Expected
-from server.parsers.factory import ParserFactory
-from server.parsers.stop import StopFilter, StopStrings
-from server.prompts.base import Prompt
+from server.parsers.stop import StopFilter
+from server.plan import Allowance, Pipeline, Plan
 from server.quoting import cut
 from server.reading import AnswerReader
 from server.record import GenerationRecord
@@ -44,48 +38,21 @@ _SEEDS: Final = 2**63 - 1
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True, frozen=True)
-class Plan:
-    """What all choices of a generation share."""
-
-    job: Job
-    prompt: Prompt
-    sampling: Sampling
-    shape: Shape
-    grammar: Grammar | None
-    stop: StopStrings | None
-
-
-class Pipeline(Protocol):
-    """What a choice works with; `server.generation.Generator` is that."""
-
-    engine: Engine
-    clock: Clock
-    parsers: dict[str, ParserFactory]
-
-    def cache_salt(self, tenant: Tenant) -> str: ...
-    def engine_id(self, job: Job) -> str: ...
-    async def grammar_of(self, job: Job, shape: Shape) -> Grammar | None: ...
-
-
-@dataclass(slots=True, frozen=True)
-class Allowance:
-    """What a generation was given: the tenant's `ticket`, and a place in the queue for each choice."""
-
-    ticket: Ticket
-    places: Sequence[Place]
-
-    def end(self, usage: Usage) -> None:
-        """Give back what was not used. May be called while choices still end."""
-        for place in self.places:
-            place.leave()
-        self.ticket.settle(usage)
-
-
 class Choice:
-    """Choice `index` of a generation; what happens is remembered in `record`."""
+    """Choice `index` of a generation; what happens is remembered in `record`.
 
-    def __init__(self, pipeline: Pipeline, plan: Plan, record: GenerationRecord, index: int, allowance: Allowance) -> None:
+    `direct`: where there is one, what can go that way is not among the outputs.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        plan: Plan,
+        record: GenerationRecord,
+        index: int,
+        allowance: Allowance,
+        direct: Direct | None = None,
+    ) -> None:
         self._ticket = allowance.ticket
         self._place = allowance.places[index]
         self._pipeline = pipeline
@@ -98,11 +65,14 @@ class Choice:
         self._sent = SentAnswer(pipeline.engine.vocabulary.control_ids) if self._num_retries_left else None
         self._is_remembered = False
         self._content: list[str] | None = None if plan.job.answer_schema is None else []
+        self._direct = direct
+        self._pace = Pace(pipeline.clock.monotonic_s)
         self._open_reader()
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """What the choice says. The first output comes with the engine's first delta, events or not. Must be closed."""
-        request, pace = self._request(), Pace(self._pipeline.clock.monotonic_s)
+        request, pace = self._request(), self._pace
+        take = self._take if self._can_take else None
         record, place, ticket, trace = self._record, self._place, self._ticket, self._plan.job.trace
         asked = started = False
         try:
@@ -111,14 +81,11 @@ class Choice:
             while True:
                 asked = True
                 pace.ask()
-                async with aclosing(traced(trace, self._pipeline.engine, request, self._index)) as deltas:
+                async with aclosing(traced(trace, self._pipeline.engine, request, self._index, take)) as deltas:
                     async for delta in deltas:
-                        num_new = len(delta.token_ids)
-                        now_s = pace.came(num_new)
-                        record.num_output_tokens += num_new
+                        now_s = self._count(len(delta.token_ids))
                         if not started:
                             self._prefilled(delta, now_s)
-                        place.produced(num_new)
                         output = self._read(delta)
                         if self._reader.finish is not None:
                             record.engine_done(pace)
@@ -144,6 +111,30 @@ class Choice:
             place.leave()
             self._remember()
             record.count_pace(pace)
+
+    @property
+    def _can_take(self) -> bool:
+        """Whether nothing of the answer can be such that it must be ended, or taken back, before the engine ends it."""
+        return self._direct is not None and self._plan.stop is None and self._plan.sampling.logprobs is None and not self._holds
+
+    def _take(self, token_ids: Sequence[int]) -> bool:
+        """As in `Engine.generate`: read and send a delta in the engine's own turn, if its client can have it at once."""
+        direct = self._direct
+        if direct is None or not direct.is_ready():
+            return False
+        self._count(len(token_ids))
+        if events := self._reader.read_tokens(token_ids):
+            self._keep(events)
+            direct.send(Output(self._index, events))
+        self._ticket.produced(self._record.num_output_tokens)
+        return True
+
+    def _count(self, num_new_tokens: int) -> float:
+        """The engine's next output has come, with so many tokens; the time."""
+        now_s = self._pace.came(num_new_tokens)
+        self._record.num_output_tokens += num_new_tokens
+        self._place.produced(num_new_tokens)
+        return now_s
 
     def _dispatched(self, now_s: float) -> None:
         """The engine is about to be asked: from here on the prompt costs. Raises `EngineDeadError` where nobody can be asked."""
@@ -172,9 +163,13 @@ class Choice:
     def _read(self, delta: EngineDelta) -> Output:
         """What the client may have of `delta`."""
         output = self._read_held(delta, self._sent) if self._sent else Output(self._index, *self._reader.read(delta))
-        if self._content is not None:
-            self._content += [event.text for event in output.events if isinstance(event, ContentDelta)]
+        self._keep(output.events)
         return output
+
+    def _keep(self, events: list[Event]) -> None:
+        """The content among `events`, where it is to be held against a schema."""
+        if self._content is not None:
+            self._content += [event.text for event in events if isinstance(event, ContentDelta)]
 
     def _read_held(self, delta: EngineDelta, sent: SentAnswer) -> Output:
         """As `_read`, and note which tokens are behind what the client has."""

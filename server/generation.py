@@ -19,17 +19,18 @@ from typing import Final, Protocol
 from server.admission.admission import Admission
 from server.admission.fair_queue import FairQueue
 from server.admission.limits import NOTHING, Estimate, Usage
-from server.choice import Allowance, Choice, Plan
+from server.choice import Choice
 from server.clock import Clock
 from server.context import Tenant
 from server.engine.base import Engine, Sampling
 from server.errors import EngineError, GatewayError, InternalError, InvalidRequestError
 from server.grammar.base import Bounds, Grammar, Shape
 from server.grammar.factory import GrammarFactory
-from server.job import Job, Output
+from server.job import Direct, Job, Output
 from server.models import ServedModel
 from server.parsers.factory import ParserFactory
 from server.parsers.stop import StopStrings
+from server.plan import Allowance, Plan
 from server.prompts.base import Prompt
 from server.prompts.factory import make_format
 from server.record import GenerationRecord
@@ -170,15 +171,19 @@ class Generation:
             num_image_tokens=sum(placed.num_tokens for placed in prompt.images),
         )
 
-    async def outputs(self) -> AsyncGenerator[Output, None]:
-        """Everything all choices say; each choice's last events end with `Finish`. Must be closed (`aclosing`)."""
+    async def outputs(self, direct: Direct | None = None) -> AsyncGenerator[Output, None]:
+        """Everything all choices say; each choice's last events end with `Finish`. Must be closed (`aclosing`).
+
+        But for what goes to the client by `direct`, in order with the rest; of several choices nothing does.
+        """
         record, generator = self.record, self._generator
         allowance: Allowance | None = None
         generator.sink.started(record)
         try:
             allowance = await self._allowance()
             many = self._plan.job.num_choices > 1
-            async with aclosing(self._merged(allowance) if many else self._choice(0, allowance).outputs()) as choices:
+            one_or_all = self._merged(allowance) if many else self._choice(0, allowance, direct).outputs()
+            async with aclosing(one_or_all) as choices:
                 async for output in choices:
                     yield output
             record.outcome = "finished"
@@ -241,8 +246,8 @@ class Generation:
         counts = (record.num_input_tokens, record.num_cached_tokens, record.num_output_tokens)
         return Usage(*counts, cost_nano_usd=self._plan.job.model.price.nano_usd(*counts))
 
-    def _choice(self, index: int, allowance: Allowance) -> Choice:
-        return Choice(self._generator, self._plan, self.record, index, allowance)
+    def _choice(self, index: int, allowance: Allowance, direct: Direct | None = None) -> Choice:
+        return Choice(self._generator, self._plan, self.record, index, allowance, direct)
 
     async def _merged(self, allowance: Allowance) -> AsyncGenerator[Output, None]:
         """All choices side by side, as their outputs come. The first error ends them all."""

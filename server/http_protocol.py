@@ -57,7 +57,8 @@ class TimedFlow(FlowControl):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. The `pace` of its client, and `write_piece`, are in the state of each request, as `client` and `write`.
+    """One connection. In the state of each request are the `pace` of its client, as `client`, `write_piece` as `write`, and
+    `can_write`.
 
     `_num_head_bytes`: URL, headers and trailers of the message so far. `_num_idle_bytes`: received since the parser last had
     something to hand on, which is what it keeps of a line that does not end. `_unread`: received, and waiting for a turn of the
@@ -123,6 +124,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.pace = ClientPace()
             self.scope["state"]["client"] = self.flow.pace
             self.scope["state"]["write"] = self.write_piece
+            self.scope["state"]["can_write"] = self.can_write
 
     def on_url(self, url: bytes) -> None:
         if not self._deaf:
@@ -155,16 +157,19 @@ class HttpProtocol(HttpToolsProtocol):
     def write_piece(self, data: bytes) -> bool:
         """Send a piece of the answer under way, as `send` would, and at once: a token passes through no coroutine for it.
 
-        False, and nothing is sent, where that is for `send` to do: the answer has not begun or is no stream, the client has left
-        or is to be waited for. `data` is not empty.
+        False, and nothing is sent, where that is for `send` to do. `data` is not empty.
         """
-        cycle = self.cycle
-        if self.flow.write_paused or cycle.disconnected or cycle.response_complete:
-            return False
-        if not (cycle.response_started and cycle.chunked_encoding):
+        if not self.can_write():
             return False
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
+
+    def can_write(self) -> bool:
+        """Whether the answer is a stream that has begun, and its client neither has left nor is to be waited for."""
+        cycle = self.cycle
+        if self.flow.write_paused or cycle.disconnected or cycle.response_complete:
+            return False
+        return bool(cycle.response_started and cycle.chunked_encoding)
 
     def send_400_response(self, msg: str) -> None:
         if not self._deaf:

@@ -58,3 +58,14 @@ class Output:
     choice: int
     events: list[Event]
     logprobs: list[TokenLogprob] | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Direct:
+    """A client's own way to have an output in the very turn of the loop in which it was made, past whoever reads outputs.
+
+    `is_ready`: whether the client has all outputs before, and `send` would send at once.
+    """
+
+    is_ready: Callable[[], bool]
+    send: Callable[[Output], None]

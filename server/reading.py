@@ -9,6 +9,7 @@ which is among them, and for bytes that are no text, of which the content has U+
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Final
 
 from server.calls import CallGate
@@ -42,12 +43,18 @@ class AnswerReader:
         """Events of a delta, and the log probabilities of the content tokens behind them (None where not asked for)."""
         if delta.logprobs is not None:
             return self._read_by_token(delta)
+        if delta.finish_reason is None:
+            return self.read_tokens(delta.token_ids), None
         events = self._parser.feed(delta.token_ids)
-        if delta.finish_reason is not None:
-            events += self._parser.finish(delta.finish_reason)
-        elif len(events) == 1 and type(events[0]) in _TEXTS and self._passes_text:
-            return events, None  # as `_filter` would; nearly all deltas are like that
+        events += self._parser.finish(delta.finish_reason)
         return self._filter(events), None
+
+    def read_tokens(self, token_ids: Sequence[int]) -> list[Event]:
+        """As `read`, of a delta that is nothing but tokens."""
+        events = self._parser.feed(token_ids)
+        if len(events) == 1 and type(events[0]) in _TEXTS and self._passes_text:
+            return events  # as `_filter` would; nearly all deltas are like that
+        return self._filter(events)
 
     @property
     def _passes_text(self) -> bool:

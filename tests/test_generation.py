@@ -14,7 +14,7 @@ from server import generation as module
 from server import room
 from server.clock import ManualClock
 from server.context import RequestContext, Tenant
-from server.engine.base import EngineDelta, EngineRequest
+from server.engine.base import EngineDelta, EngineRequest, Take
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import parse_script
 from server.errors import ContextLengthError, EngineDeadError, EngineError, InvalidRequestError
@@ -253,7 +253,7 @@ async def test_a_dead_engine_costs_nothing(num_choices: int) -> None:
 
 @pytest.mark.parametrize("num_choices", [1, 3])
 async def test_what_the_engine_refuses_costs_nothing(monkeypatch: pytest.MonkeyPatch, num_choices: int) -> None:
-    async def refuse(request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+    async def refuse(request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]:
         raise InvalidRequestError("`min_p` is refused", param="min_p")
         yield
 
@@ -323,7 +323,7 @@ def watch_engine(
     """Call `submitted` with 0, 1, … whenever a request reaches the engine, and `made` before each delta that leaves it."""
     generate, numbers = bench.engine.generate, iter(range(1000))
 
-    async def watched(request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+    async def watched(request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]:
         submitted(next(numbers))
         async with aclosing(generate(request)) as deltas:
             async for delta in deltas:

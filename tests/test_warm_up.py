@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from server.engine.base import EngineRequest
+from server.engine.base import EngineRequest, Take
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.rules import Script
 from server.errors import EngineError
@@ -19,7 +19,7 @@ async def test_one_token_is_asked_for_under_a_grammar() -> None:
 
 async def test_an_engine_that_fails_is_left_to_the_first_request() -> None:
     class Failing(ScriptedEngine):
-        async def generate(self, request: EngineRequest):  # type: ignore[no-untyped-def,override]
+        async def generate(self, request: EngineRequest, take: Take | None = None):  # type: ignore[no-untyped-def,override]
             raise EngineError("no")
             yield
 

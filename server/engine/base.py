@@ -147,6 +147,10 @@ class EngineDelta:
     speculation: Speculation | None = None
 
 
+Take = Callable[[Sequence[int]], bool]
+"""Takes the tokens of a delta, shape (num_new_tokens,), at once if it can, and says whether it has."""
+
+
 @dataclass(slots=True, frozen=True)
 class EngineStep:
     """What was last heard of the steps of one engine, of perhaps several. `at_s`: the machine's monotonic clock."""
@@ -198,9 +202,12 @@ class Engine(Protocol):
         """The engine's own counts. The object lives as long as the engine and changes under the reader; copy what must not."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+    def generate(self, request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]:
         """Deltas of one generation, as they are made.
 
+        `take`, only where no log probabilities are asked for, may be offered deltas that are nothing but tokens (not the first,
+        nor the last) in the engine's own turn of the loop, while the generator is waited for: what it takes is not yielded.
+        What it raises ends the generation, and comes out of the generator as it is.
         Closing or cancelling the generator aborts the request and frees its seat within one engine step.
         Raises, at the first `__anext__`: `InvalidRequestError` for what the engine refuses, `MediaError` for an image that can't
         be decoded after all. Raises at any time: `EngineError`

@@ -15,12 +15,13 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
+from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts, Take
 from server.engine.profiles import Profile
+from server.engine.vllm_direct import Handover
 from server.engine.vllm_errors import translate
+from server.engine.vllm_facts import model_facts
 from server.engine.vllm_prompts import LongPrompts
 from server.errors import ContextLengthError, EngineDeadError, GatewayError, InvalidRequestError
-from server.images import ImageRule
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.load import load
 
@@ -63,7 +64,7 @@ class VllmEngine:
         self._stats = stats or EngineStats()
         self._media = media
         self._long = LongPrompts(llm.renderer)
-        self._facts = _model_facts(llm, answer_bounds or {}, None if media is None else media.rule)
+        self._facts = model_facts(llm, answer_bounds or {}, None if media is None else media.rule)
         self._speculates = llm.vllm_config.speculative_config is not None
         self._is_traced = llm.vllm_config.observability_config.otlp_traces_endpoint is not None
         self._request_ids: set[str] = set()
@@ -111,11 +112,15 @@ class VllmEngine:
             self._stats.kv_cache_usage = 0.0
         return self._stats
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+    async def generate(self, request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]:
         outputs, num_top, accepted, ended = self._start(request), request.sampling.logprobs, False, False
+        handover = Handover(take)
         try:
             async for output in outputs:
-                accepted = True
+                if not accepted:
+                    accepted = True
+                    handover.begin(self._llm.output_processor, request.request_id)
+                handover.is_awaited = False
                 completion = output.outputs[0]
                 if completion.finish_reason is not None:
                     self._forget(request.request_id)
@@ -124,6 +129,7 @@ class VllmEngine:
                 elif completion.token_ids:
                     logprobs = None if num_top is None else self._convert.token_logprobs(completion, num_top)
                     yield EngineDelta(completion.token_ids, logprobs, num_cached_tokens=output.num_cached_tokens or 0)
+                handover.is_awaited = True
         except _AbortedError:
             self._forget(request.request_id)
             ended = True
@@ -133,6 +139,7 @@ class VllmEngine:
         except Exception as error:
             raise self._translated(error, accepted=accepted) from error
         finally:
+            handover.end()
             if not ended:  # else the id may be another request's by now
                 self._forget(request.request_id)
             await outputs.aclose()
@@ -283,18 +290,3 @@ def _with_own_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not message.get("tool_calls"):
         return message
     return {**message, "tool_calls": [{**call, "function": dict(call["function"])} for call in message["tool_calls"]]}
-
-
-def _model_facts(llm: Any, answer_bounds: Mapping[str, int], image_rule: ImageRule | None) -> ModelFacts:
-    model, config = llm.model_config, llm.vllm_config
-    end = model.try_get_generation_config().get("eos_token_id", [])
-    end_token_ids = [llm.renderer.get_eos_token_id(), *(end if isinstance(end, list) else [end])]
-    defaults = {name: value for name, value in model.get_diff_sampling_param().items() if name != "max_tokens"}
-    return ModelFacts(
-        context_length=model.max_model_len,
-        seats=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
-        end_token_ids=tuple(dict.fromkeys(token_id for token_id in end_token_ids if token_id is not None)),
-        image_rule=image_rule,
-        default_sampling=defaults,
-        answer_bounds=answer_bounds,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import structlog
 from fastapi import APIRouter, Request
@@ -13,6 +14,7 @@ from server.body import Body, read_body
 from server.context import RequestContext, Tenant
 from server.gateway import Gateway
 from server.generation import Generation
+from server.job import Direct
 from server.media.loader import LoadedImages
 from server.protocol import chat
 from server.protocol.decoding import unknown_fields
@@ -23,7 +25,7 @@ from server.routes.chat_job import job_of
 from server.routes.chat_trace import describe
 from server.routes.gateway import gateway_of
 from server.streaming.chat import ChatBody, ChatChunks, ChatShape, Outputs
-from server.streaming.sse import CollectedAnswer, EventStream
+from server.streaming.sse import CollectedAnswer, EventStream, StreamWriter
 from server.tracing.trace import RequestTrace, in_span
 
 IGNORED_HEADER = "x-k3gw-ignored"
@@ -76,20 +78,21 @@ async def create_chat_completion(request: Request) -> Response:
             trace.attributes["gen_ai.response.id"] = shape.id
         return generation, shape
 
-    def outputs_of(generation: Generation) -> Outputs:
+    def outputs_of(generation: Generation, direct: Direct) -> Outputs:
         if trace is None or trace.content is None or not trace.is_sampled:
-            return generation.outputs()
-        return trace.content.hear(generation.outputs())
+            return generation.outputs(direct)
+        return trace.content.hear(generation.outputs())  # it must hear all
 
     async def collect() -> bytes:
         generation, shape = await begin()
-        return await ChatBody(shape, wanted.n or 1).collect(lambda: outputs_of(generation))
+        body = ChatBody(shape, wanted.n or 1)
+        return await body.collect(lambda: outputs_of(generation, Direct(lambda: True, body.add)))
 
-    async def frames() -> AsyncGenerator[bytes, None]:
+    async def frames(writer: StreamWriter) -> AsyncGenerator[bytes, None]:
         generation, shape = await begin()
         in_choice, num_choices = model.usage_in_choice, wanted.n or 1
         chunks = ChatChunks(shape, include_usage=wanted.include_usage, usage_in_choice=in_choice, num_choices=num_choices)
-        return chunks.frames(outputs_of(generation))
+        return chunks.frames(outputs_of(generation, Direct(writer.is_ready, partial(chunks.send, writer.write))))
 
     headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else {}
     if wanted.stream:

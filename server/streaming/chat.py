@@ -18,7 +18,7 @@ import orjson
 from server.engine.base import TokenLogprob
 from server.events import ContentDelta, Finish, ReasoningDelta, ToolCallArguments, ToolCallCut, ToolCallEnd, ToolCallStart
 from server.record import GenerationRecord
-from server.streaming.sse import DONE
+from server.streaming.sse import DONE, Write
 from server.vocabulary.base import Vocabulary
 
 
@@ -113,6 +113,11 @@ class ChatChunks:
         else:
             yield DONE
 
+    def send(self, write: Write, output: ChoiceOutput) -> None:
+        """The frames of one output, at once."""
+        if data := self.render(output):
+            write(data)
+
     def render(self, output: ChoiceOutput) -> bytes:
         """The frames of one output, joined."""
         if len(output.events) == 1 and not output.logprobs and (choice := self._choices.get(output.choice)) is not None:
@@ -180,11 +185,15 @@ class ChatBody:
         self._shape = shape
         self._choices = [_Choice() for _ in range(num_choices)]
 
+    def add(self, output: ChoiceOutput) -> None:
+        """What comes next."""
+        self._choices[output.choice].add(output)
+
     async def collect(self, outputs: Callable[[], Outputs]) -> bytes:
-        """The JSON body of everything that `outputs()` says."""
+        """The JSON body of everything that `outputs()` says, and of what is added meanwhile."""
         async with aclosing(outputs()) as stream:
             async for output in stream:
-                self._choices[output.choice].add(output)
+                self.add(output)
         shape = self._shape
         return orjson.dumps(
             {

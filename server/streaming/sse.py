@@ -27,6 +27,8 @@ COMMENT = b": keep-alive\n\n"
 Frames = AsyncGenerator[bytes, None]
 Write = Callable[[bytes], bool]
 """Sends a piece of the body at once. False where it has not, and ASGI's `send` has to."""
+CanWrite = Callable[[], bool]
+"""Whether `Write` would."""
 
 
 def error_frame(error: GatewayError) -> bytes:
@@ -34,7 +36,7 @@ def error_frame(error: GatewayError) -> bytes:
     return b"data: " + orjson.dumps(error.body()) + b"\n\n"
 
 
-def _never(_: bytes) -> bool:
+def _never(*_: bytes) -> bool:
     """Under a server that offers nothing but ASGI."""
     return False
 
@@ -65,14 +67,15 @@ class EventStream(Response):
     """Sends the frames of a generator as server-sent events.
 
     `open_frames` does what is to be done before there are any, and returns them: whole frames as bytes, several may be joined.
-    They are closed whatever happens. What it raises is raised before a byte is sent, however long it takes.
+    They are closed whatever happens. What it raises is raised before a byte is sent, however long it takes. It is given the
+    writer of the stream, for frames that need not wait until they are asked for.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
-        open_frames: Callable[[], Awaitable[Frames]],
+        open_frames: Callable[[StreamWriter], Awaitable[Frames]],
         answers: OpenAnswers,
         *,
         keepalive_interval_s: float,
@@ -86,14 +89,13 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        writer = _Writer(send, start, self._interval_s)
+        state = scope["state"]
+        writer = StreamWriter(send, start, self._interval_s, state.get("write", _never), state.get("can_write", _never))
         try:
-            async with self._answers.open(scope["state"]), cancelled_when_gone(receive) as tasks:
+            async with self._answers.open(state), cancelled_when_gone(receive) as tasks:
                 # A task of its own, and the server's own way to write what follows the head: what each chunk wakes and passes
                 # through is then this and the generators, not the whole stack of the application.
-                state = scope["state"]
-                write: Write = state.get("write", _never)
-                await tasks.create_task(self._send_frames(tasks, writer, write, state.get("send", send)))
+                await tasks.create_task(self._send_frames(tasks, writer, state.get("send", send)))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -104,30 +106,40 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_frames(self, tasks: asyncio.TaskGroup, writer: _Writer, write: Write, send: Send) -> None:
-        async with aclosing(await self._open_frames()) as frames:
+    async def _send_frames(self, tasks: asyncio.TaskGroup, writer: StreamWriter, send: Send) -> None:
+        async with aclosing(await self._open_frames(writer)) as frames:
             comments = tasks.create_task(writer.fill_silence())
             async for frame in frames:
-                writer.wrote = True
                 if not writer.opened:
                     await writer.open()
-                if not write(frame):
+                if not writer.write(frame):
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
         comments.cancel()
 
 
-class _Writer:
+class StreamWriter:
     """Opens the response once, and fills silences with comments. `wrote`: whether anything went out lately."""
 
-    __slots__ = ("_interval_s", "_opening", "_send", "_start", "opened", "wrote")
+    __slots__ = ("_can_write", "_interval_s", "_opening", "_send", "_start", "_write", "opened", "wrote")
 
-    def __init__(self, send: Send, start: Message, interval_s: float) -> None:
+    def __init__(self, send: Send, start: Message, interval_s: float, write: Write, can_write: CanWrite) -> None:
         self._send = send
+        self._write = write
+        self._can_write = can_write
         self._start = start
         self._interval_s = interval_s
         self._opening = asyncio.Lock()
         self.opened = False
         self.wrote = False
+
+    def is_ready(self) -> bool:
+        """Whether `write` would send at once."""
+        return self.opened and self._can_write()
+
+    def write(self, frame: bytes) -> bool:
+        """Send a frame at once, once the response is open. False where ASGI's `send` has to."""
+        self.wrote = True
+        return self._write(frame)
 
     async def open(self) -> None:
         """Send the response's head, if it has not been sent; whoever comes second waits for the first."""

@@ -5,31 +5,35 @@ Role: around step 6 of a request. Where nothing is traced it is not there at all
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
-from server.engine.base import EngineDelta, EngineRequest
+from server.engine.base import EngineDelta, EngineRequest, Take
 from server.tracing.trace import AttributeValue, RequestTrace
 
 
 class Asked(Protocol):
     """Whoever is asked; `server.engine.base.Engine` is that."""
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]: ...
+    def generate(self, request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]: ...
 
 
-def traced(trace: RequestTrace | None, engine: Asked, request: EngineRequest, choice: int) -> AsyncGenerator[EngineDelta, None]:
+def traced(
+    trace: RequestTrace | None, engine: Asked, request: EngineRequest, choice: int, take: Take | None = None
+) -> AsyncGenerator[EngineDelta, None]:
     """The engine's deltas for `request`, which is for choice `choice`; noted in `trace`, of which the engine is told."""
     if trace is None:
-        return engine.generate(request)
+        return engine.generate(request, take)
     if not trace.is_sampled:  # the engine must know that, too
-        return engine.generate(replace(request, trace_headers=trace.headers(trace.span_id)))
-    return _watched(trace, engine, request, choice)
+        return engine.generate(replace(request, trace_headers=trace.headers(trace.span_id)), take)
+    return _watched(trace, engine, request, choice, take)
 
 
-async def _watched(trace: RequestTrace, engine: Asked, request: EngineRequest, choice: int) -> AsyncGenerator[EngineDelta, None]:
+async def _watched(
+    trace: RequestTrace, engine: Asked, request: EngineRequest, choice: int, take: Take | None
+) -> AsyncGenerator[EngineDelta, None]:
     earlier = [span for span in trace.spans if span.is_call and span.attributes["k3gw.choice"] == choice]
     for span in earlier:  # the gateway ended it itself, to ask again
         span.was_cut = False
@@ -41,8 +45,17 @@ async def _watched(trace: RequestTrace, engine: Asked, request: EngineRequest, c
     }
     span = trace.begin("engine", attributes, is_call=True)
     num_tokens = 0
+
+    def take_counted(token_ids: Sequence[int]) -> bool:
+        nonlocal num_tokens
+        if take is None or not take(token_ids):
+            return False
+        num_tokens += len(token_ids)
+        return True
+
+    request = replace(request, trace_headers=trace.headers(span.span_id))
     try:
-        async with aclosing(engine.generate(replace(request, trace_headers=trace.headers(span.span_id)))) as deltas:
+        async with aclosing(engine.generate(request, take_counted if take else None)) as deltas:
             async for delta in deltas:
                 if span.first_token_s is None:
                     span.first_token_s = trace.now_s()

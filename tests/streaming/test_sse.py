@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from server.errors import DrainingError, EngineError, InvalidRequestError
 from server.record import GenerationRecord
 from server.streaming.answers import OpenAnswers
-from server.streaming.sse import DONE, CollectedAnswer, EventStream
+from server.streaming.sse import DONE, CollectedAnswer, EventStream, StreamWriter
 
 Frames = AsyncGenerator[bytes, None]
 
@@ -45,7 +45,7 @@ async def call(response: EventStream | CollectedAnswer, client: Client) -> dict[
 
 
 def stream(frames: Frames, interval_s: float = 60.0, answers: OpenAnswers | None = None) -> EventStream:
-    async def open_frames() -> Frames:
+    async def open_frames(_: StreamWriter) -> Frames:
         return frames
 
     return EventStream(open_frames, answers or OpenAnswers(), keepalive_interval_s=interval_s)
@@ -208,7 +208,7 @@ async def test_errors_of_a_whole_answer_come_out_as_they_are() -> None:
 
 async def test_a_client_that_leaves_before_there_are_frames_cancels_the_work() -> None:
     def make(work: Callable[[], Awaitable[None]]) -> EventStream:
-        async def open_frames() -> Frames:
+        async def open_frames(_: StreamWriter) -> Frames:
             await work()
             raise AssertionError
 
@@ -221,7 +221,7 @@ async def test_a_client_that_leaves_before_there_are_frames_cancels_the_work() -
 
 
 async def test_an_error_before_there_are_frames_has_its_status_however_late_it_comes() -> None:
-    async def open_frames() -> Frames:
+    async def open_frames(_: StreamWriter) -> Frames:
         await asyncio.sleep(0.02)
         raise InvalidRequestError("no")
 
@@ -298,7 +298,7 @@ async def test_a_stream_that_is_ended_from_outside_says_why() -> None:
 async def test_what_is_ended_before_its_first_byte_raises_the_reason(streamed: bool) -> None:
     begun, answers, client = asyncio.Event(), OpenAnswers(), Client()
 
-    async def hang() -> Any:
+    async def hang(*_: Any) -> Any:
         begun.set()
         await asyncio.Event().wait()
 

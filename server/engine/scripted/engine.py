@@ -13,7 +13,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts
+from server.engine.base import EngineDelta, EngineRequest, EngineStats, ModelFacts, Take
 from server.engine.scripted.answer import Answer
 from server.engine.scripted.cache import CachedSequence, PrefixCache
 from server.engine.scripted.polite import chat_text, polite_rule
@@ -73,9 +73,9 @@ class ScriptedEngine:
     def stats(self) -> EngineStats:
         return self._stats
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
+    async def generate(self, request: EngineRequest, take: Take | None = None) -> AsyncGenerator[EngineDelta, None]:
         entry = self._record.add(request)
-        run = self._admit(request, entry)
+        run, has_begun = self._admit(request, entry), False
         try:
             for placed in request.media:
                 (await placed.image.pixels()).close()
@@ -94,6 +94,9 @@ class ScriptedEngine:
                     delta = answer.delta(item)
                     if item.finish is not None:
                         self._leave(run, item.finish)
+                    elif has_begun and take is not None and take(delta.token_ids):
+                        continue
+                    has_begun = True
                     yield delta
             if run.cut_by is Cut.ABORT:
                 self._leave(run, "abort")

@@ -1,0 +1,57 @@
+"""Tokens that are taken in the turn of the loop in which vLLM hands them out.
+
+Role: beside `vllm.py`. vLLM makes two objects of each step's tokens of a request, puts them where the request's task finds them,
+and wakes it. Where the task has read all that came before, and what reads it would do so at once, neither is needed.
+Invariant: tokens go one way or the other, in order: nothing is taken while something that came before is still to be read.
+Must not: raise into vLLM's output task, which would end every request.
+Source: vllm/v1/engine/output_processor.py, `RequestState.make_request_output` (0.32 and 0.33).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.engine.base import Take
+
+
+class Handover:
+    """Of one request. `is_awaited`: its task waits for what comes next."""
+
+    __slots__ = ("_collector", "_make", "_state", "_take", "is_awaited")
+
+    def __init__(self, take: Take | None) -> None:
+        self._take = take
+        self._state: Any = None
+        self.is_awaited = False
+
+    def begin(self, output_processor: Any, request_id: str) -> None:
+        """The first output has come. Where vLLM is not as it is known to be, or holds outputs back, all go the usual way."""
+        if self._take is None:
+            return
+        internal_ids = getattr(output_processor, "external_req_ids", {}).get(request_id, ())
+        state = output_processor.request_states.get(internal_ids[0]) if len(internal_ids) == 1 else None
+        if state is None or state.stream_interval > 1 or state.queue is None:
+            return
+        self._state, self._collector, self._make = state, state.queue, state.make_request_output
+        state.make_request_output = self._make_output
+
+    def end(self) -> None:
+        """No output is wanted any more."""
+        self.is_awaited = False
+        if self._state is not None:
+            del self._state.make_request_output
+            self._state = self._collector = self._make = None
+
+    def _make_output(
+        self, new_token_ids: list[int], pooling_output: Any = None, finish_reason: Any = None, *rest: Any, **named: Any
+    ) -> Any:
+        """In the place of vLLM's: None where the tokens were taken."""
+        if self.is_awaited and finish_reason is None and new_token_ids and self._collector.output is None:
+            assert self._take is not None
+            try:
+                if self._take(new_token_ids):
+                    return None
+            except Exception as error:  # noqa: BLE001 - raised where the request's task waits
+                self._collector.put(error)
+                return None
+        return self._make(new_token_ids, pooling_output, finish_reason, *rest, **named)
