@@ -106,7 +106,14 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._tell_all("reload"))
-        ends = self._start_workers(listeners)
+        try:
+            ends = self._start_workers(listeners)
+        except OSError as error:
+            say(f"error: can't start worker {len(self._workers)}: {error.strerror or error}")
+            for worker in self._workers:
+                worker.process.kill()
+                worker.channel.close()
+            return 1
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._hear(worker)) for worker in self._workers]
             if ends:
@@ -119,7 +126,7 @@ class Supervisor:
         return self._code
 
     def _start_workers(self, listeners: list[socket.socket]) -> list[socket.socket]:
-        """Returns the ends over which they learn of a shared engine core."""
+        """Returns the ends over which they learn of a shared engine core. Raises `OSError` where the machine has no room for one."""
         context, settings = multiprocessing.get_context("spawn"), self._settings
         is_shared = settings.engine.kind == "vllm"
         count = len(listeners)
@@ -129,9 +136,10 @@ class Supervisor:
         started_unix_s = int(time.time())
         ends: list[socket.socket] = []
         with _signals_blocked(), ExitStack() as given:
+            for listener in listeners:
+                given.enter_context(listener)
             for index, listener in enumerate(listeners):
                 own, theirs = pair()
-                given.enter_context(listener)
                 given.enter_context(theirs)
                 core: socket.socket | None = None
                 if is_shared:
@@ -143,7 +151,11 @@ class Supervisor:
                     self._folder, self._started_s, started_unix_s,
                 )  # fmt: skip
                 process = context.Process(target=main, args=(seat,), name=f"worker-{index}")
-                process.start()
+                try:
+                    process.start()
+                except OSError:
+                    own.close()
+                    raise
                 self._workers.append(_Worker(index, process, Channel(own)))
         return ends
 

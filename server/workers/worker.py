@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableSequence
@@ -153,6 +154,7 @@ class Worker:
         async for word, text in self._channel.heard():
             acts[word](text)
         self._lost("the process that started this one is gone")
+        shutil.rmtree(self._seat.folder, ignore_errors=True)  # which it would have done
 
     def _ready(self, first_key: str) -> None:
         gateway, seat = self.gateway, self._seat

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -85,9 +87,15 @@ def rest(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("dies", ["a worker", "the supervisor"])
-def test_a_death_ends_everything_within_a_second(redis: RedisServer, tmp_path: Path, dies: str) -> None:
+def test_a_death_ends_everything_within_a_second(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    short = tempfile.mkdtemp(dir=tempfile.gettempdir())  # a socket's path has its bounds
+    monkeypatch.setenv("TMPDIR", short)
+    sockets = lambda: [path.name for path in Path(short).glob("k3gw-*/*.sock")]  # noqa: E731
     gateway = Workers(tmp_path, redis)
     with running(gateway):
+        assert {"0.sock", "1.sock"} == set(sockets())
         processes = gateway.processes
         connections = begin(gateway, 12)
         begun_s = time.monotonic()
@@ -106,6 +114,8 @@ def test_a_death_ends_everything_within_a_second(redis: RedisServer, tmp_path: P
         assert len(told) == 12 if dies == "the supervisor" else 0 < len(told) < 12
         assert (1 if dies == "a worker" else -signal.SIGKILL) == code
         assert not any(process.is_running() for process in processes)
+        assert [] == list(Path(short).glob("k3gw-*")), "whoever died"
+    shutil.rmtree(short)
     if dies == "a worker":
         assert "worker 1 has ended with exit code -9" in gateway.log
 
