@@ -126,7 +126,7 @@ class Supervisor:
         return self._code
 
     def _start_workers(self, listeners: list[socket.socket]) -> list[socket.socket]:
-        """Returns the ends over which they learn of a shared engine core. Raises `OSError` where the machine has no room for one."""
+        """Returns the ends over which they learn of a shared engine core. Raises `OSError` where one can't be started."""
         context, settings = multiprocessing.get_context("spawn"), self._settings
         is_shared = settings.engine.kind == "vllm"
         count = len(listeners)
