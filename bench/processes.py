@@ -31,7 +31,7 @@ def python(module: str, *arguments: object) -> list[str]:
 
 
 def end_on_sigterm() -> None:
-    """Have SIGTERM end this process as Ctrl-C does: by an exception, at which servers that it started are ended, folders removed."""
+    """Have SIGTERM end this process as Ctrl-C does: by an exception, at which its servers are ended and its folders removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
