@@ -10,7 +10,7 @@ Must not: import vllm, or know where the model lies.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,14 @@ class Profile:
     def num_nodes(self) -> int:
         """How many machines the engine is spread over by vLLM itself."""
         return int(self.engine.get("nnodes") or 1)
+
+    def arguments(self, known: Collection[str]) -> dict[str, Any]:
+        """The engine's, as vLLM takes them; `known` are the names of those that it has. Raises `ProfileError`."""
+        if unknown := [f"`{name}`" for name in self.engine if name not in known]:
+            raise ProfileError(f"the engine profile `{self.name}` has arguments that vLLM does not know: {', '.join(unknown)}")
+        speculates = bool(self.engine.get("speculative_config"))
+        # vLLM refuses this one where nothing is speculated.
+        return {name: value for name, value in self.engine.items() if speculates or name != "per_request_spec_decode_metrics"}
 
     def on_node(self, rank: int, head: str | None) -> Profile:
         """The profile as node `rank` runs it, `head` being the address of node 0 (None: as the profile says)."""
