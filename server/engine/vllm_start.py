@@ -160,9 +160,12 @@ def configured(
     # Without it vLLM looks each of its switches up in the environment at every use, some of them for every token.
     vllm.envs.enable_envs_cache()
     engine = profile.arguments({field.name for field in fields(AsyncEngineArgs)})
-    arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **engine)
-    arguments._api_process_count, arguments._api_process_rank = num_processes, process
-    config = arguments.create_engine_config()
+    try:
+        arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **engine)
+        arguments._api_process_count, arguments._api_process_rank = num_processes, process
+        config = arguments.create_engine_config()
+    except ValueError as error:  # of its own checks
+        raise ProfileError(f"vLLM does not take the engine profile `{profile.name}`: {error}") from error
     scheduler = config.scheduler_config
     if current_platform.is_cpu() and (scheduler.enable_chunked_prefill or scheduler.long_prefill_token_threshold):
         raise ProfileError(

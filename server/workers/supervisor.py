@@ -26,7 +26,9 @@ import uvloop
 
 from server import logs
 from server.banner import say
+from server.engine.profiles import ProfileError
 from server.engines import engine_opener, vllm_model
+from server.serving import exit_code
 from server.settings import Settings
 from server.store.database import Database
 from server.store.errors import StoreError
@@ -189,10 +191,11 @@ class Supervisor:
         worker.process.join()
         worker.channel.close()
         code = worker.process.exitcode
+        told = 2 if code == 2 else 1
         if not self._is_ending:
-            self._lose(f"worker {worker.index} has ended with exit code {code}", code=2 if code == 2 else 1)
-        elif code and not self._code:
-            self._code = 1
+            self._lose(f"worker {worker.index} has ended with exit code {code}", code=told)
+        elif code:
+            self._code = max(self._code, told)
 
     async def _run_core(self, ends: list[socket.socket]) -> None:
         """The engine core, until it ends."""
@@ -206,8 +209,8 @@ class Supervisor:
                 await core.start()
             except Exception as error:
                 if not self._is_ending:
-                    log.error("engine_failed", error=str(error), exc_info=True)
-                    self._lose("the engine could not be started")
+                    log.error("engine_failed", error=str(error), exc_info=not isinstance(error, ProfileError))
+                    self._lose("the engine could not be started", code=exit_code(error))
                 return
             finally:
                 telling.cancel()

@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.services.gateway import running
+from tests.services.gateway import ROOT, running
 from tests.services.redis import RedisServer, own_redis
 from tests.services.workers import KEY, Workers, ask
 from tests.wire.customers import Customer, ledger_rows, wait_for
@@ -136,6 +136,36 @@ def test_a_second_signal_stops_at_once(redis: RedisServer, tmp_path: Path) -> No
     assert all(b'"error"' in end and b"[DONE]" not in end for end in ends)
     outcomes = Counter(row["outcome"] for row in ledger_rows(gateway.ledger))
     assert 6 == outcomes.total()
+
+
+OPENS_NO_ENGINE = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import server.workers.worker
+from server.engine.profiles import ProfileError
+
+async def open_engine():
+    raise ProfileError("that is why")
+
+server.workers.worker.engine_opener = lambda settings, attachment: open_engine
+if __name__ == "__main__":
+    from server.cli import main
+    main()
+"""
+
+
+def test_a_mistake_in_the_profile_ends_all_with_the_code_of_mistakes(redis: RedisServer, tmp_path: Path) -> None:
+    gateway = Workers(tmp_path, redis)
+    (tmp_path / "main.py").write_text(OPENS_NO_ENGINE)
+    gateway.start(waits=False)
+    try:
+        code = gateway.wait_code()
+    finally:
+        gateway.kill()
+
+    assert 2 == code
+    assert "that is why" in gateway.log
+    assert "Traceback" not in gateway.log
 
 
 def test_one_that_can_not_start_ends_all_with_its_message(redis: RedisServer, tmp_path: Path) -> None:
