@@ -254,6 +254,15 @@ def test_the_network_lets_out_to_public_addresses_on_the_ports_that_images_come_
     assert (public, []) == ([one for one in public if is_let_out(one)], [one for one in private if is_let_out(one)])
 
 
+def test_nobody_reaches_a_pod_that_no_policy_lets_in_to(resources: list[Resource]) -> None:
+    policies = [one["spec"] for one in resources if one["kind"] == "NetworkPolicy" and "Ingress" in one["spec"]["policyTypes"]]
+    open_to_all = [
+        pod.owner for pod in pods(resources) if not any(pod.matches(one["podSelector"]["matchLabels"]) for one in policies)
+    ]
+    assert [] == open_to_all
+    assert [] == [rule for policy in policies for rule in policy["ingress"] if not rule.get("from")]
+
+
 def test_rules_are_those_of_prometheus(tmp_path: Path) -> None:
     assert prometheus_rule() == TARGET.read_text(encoding="utf-8"), "run `python -m deploy.kubernetes`"
     (resource,) = documents(TARGET)

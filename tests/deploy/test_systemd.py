@@ -18,8 +18,9 @@ from server.workers.supervisor import CORE_STOP_S, STOP_S
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "k3-gateway.service"
 OPERATIONS = ROOT / "docs" / "operations.md"
-CLOSING_S = LAST_WORDS_S + STOP_S + CORE_STOP_S
-"""The most that a gateway takes once `http.drain_timeout_s` is over: last words, workers that hang, the engine's processes."""
+CLOSING_S = LAST_WORDS_S + STOP_S + 2 * CORE_STOP_S
+"""The most that a gateway takes once `http.drain_timeout_s` is over: last words, workers that hang, the engine's processes, their
+coordinator."""
 
 NEW_IN_254 = ("RestartSteps", "RestartMaxDelaySec")
 
