@@ -109,6 +109,17 @@ def test_check_config_shows_what_the_engine_would_get(run: Run) -> None:
     assert 3 == sum(line.startswith("note: ") for line in lines)
 
 
+@pytest.mark.parametrize("command", [["check-config"], ["serve", "--port", "0"]])
+def test_bounds_that_are_none_are_named_before_anything_is_loaded(run: Run, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "{name: mine, engine: {}, answer_bounds: {item: 1, digit: 2, depth: 3}}", encoding="utf-8"
+    )
+    done = run(*command, "--profile", "mine.yaml", K3GW_ENGINE__KIND="vllm")
+    assert 2 == done.returncode
+    assert "`answer_bounds.item`, `answer_bounds.digit`: unknown; known are: " in said(done)
+    assert not {"vllm", "torch"} & imported(done)
+
+
 def test_check_config_says_what_it_does_not_check(run: Run) -> None:
     done = run("check-config", "--profile", "cpu-demo", K3GW_ENGINE__OVERRIDES='{"max_model_length": 5}')
     assert (0, True) == (done.returncode, "profile.engine.max_model_length = 5  (engine.overrides)" in done.stdout)
