@@ -26,7 +26,7 @@ import uvloop
 
 from bench.core_plan import KINDS
 from bench.line_up import Frontend, LineUp, add_options
-from bench.processes import allow_many_files
+from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option, ratio
 
 FRONTENDS: Final = ("gateway", "gateway-off", "vllm", "asgi", "direct", "gateway-zmq", "rust")
@@ -134,6 +134,7 @@ def _ratios(setting: Setting, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run and print."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser("bench stream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--streams", default="32,128", help="at once, as fast as it goes; empty for none")
