@@ -103,7 +103,7 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
     except SettingsError as error:
         _refuse(error.mistakes)
     except ProfileError as error:
-        _refuse([f"engine.profile: {error}"])
+        _refuse([str(error)])
     for name, value in sorted(settings_module.flatten(loaded).items()):
         origin = next((origins[key] for key in origins if key == name or name.startswith(f"{key}.")), "default")
         print(f"{name} = {value!r}  ({origin})")

@@ -5,6 +5,8 @@ Role: composition below `serving.py`: what can be known to fail is found before 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,13 +38,24 @@ def _scripted_opener(settings: Settings) -> OpenEngine:
     from server.vocabulary.byte import ByteVocabulary
     from server.vocabulary.load import load
 
-    vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
-    script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
+    with _of("engine.vocab"):
+        vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
+    with _of("engine.script"):
+        script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
 
     async def open_engine() -> Engine:
         return ScriptedEngine(vocabulary, script, **settings.engine.overrides)
 
     return open_engine
+
+
+@contextmanager
+def _of(setting: str) -> Iterator[None]:
+    """What can't be used is said of the setting that names it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{setting}: {error}") from error
 
 
 def vllm_model(settings: Settings) -> tuple[Profile, Path]:

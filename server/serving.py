@@ -6,6 +6,7 @@ Role: composition below `cli.py`. Returns the process's exit code: 0 after an or
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import time
@@ -29,6 +30,7 @@ from server.store.errors import StoreError
 
 SHUTDOWN_TIMEOUT_S = 2
 BACKLOG = 4096
+_OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
 
 def run(settings: Settings, load: Callable[[], Settings] | None = None, config: Path | None = None) -> int:
@@ -197,9 +199,11 @@ def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `OSError` with what to do."""
+    """A socket that listens. Raises `OSError` with the setting that is in the way, and what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None
+        flag = "port" if error.errno in _OF_THE_PORT else "host"
+        reason = str(error.strerror).partition(" (while attempting")[0]
+        raise OSError(f"http.{flag}: can't listen on {host}:{port}: {reason}; choose another with `--{flag}`") from None

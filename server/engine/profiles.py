@@ -35,6 +35,7 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "environment": dict,
     "answer_bounds": dict,
 }
+_IN_WORDS: Mapping[type, str] = {str: "text", list: "a list", dict: "a mapping", datetime.date: "a date"}
 _REQUIRED = ("name", "engine")
 _OWN = ("name", "extends", "description", "verified")
 """Fields that say something of one file and nothing of what extends it."""
@@ -103,8 +104,9 @@ class Profile:
         """Raise `ProfileError` where the engine would wait for other machines which can't know where it is."""
         if self.num_nodes > 1 and not self.engine.get("master_addr"):
             raise ProfileError(
-                f"the engine profile `{self.name}` runs on {self.num_nodes} machines, which meet at an address of this one: set "
-                "`engine.overrides: {master_addr: ADDRESS}`, and run `k3-gateway engine-node` on the others (docs/profiles.md)"
+                f"the engine profile `{self.name}` runs on {self.num_nodes} machines, which meet at an address of the gateway's: "
+                "set `engine.overrides: {master_addr: ADDRESS}` for all, and run `k3-gateway engine-node` on the others, which "
+                "takes `--head ADDRESS` as well (docs/profiles.md)"
             )
 
 
@@ -117,24 +119,31 @@ def load_profile(name: str, overrides: Mapping[str, Any] | None = None, draft_mo
     """The shipped profile `name`, or the one in the file `name` where that ends in `.yaml`, with engine arguments replaced.
 
     Each of `overrides` replaces a whole argument, nested ones too. `draft_model_path`: the folder of the draft model, in place of
-    its name on the hub. Raises `ProfileError`.
+    its name on the hub. Raises `ProfileError`, which names the setting.
     """
-    if not _is_file(name) and name not in profile_names():
-        raise ProfileError(
-            f"there is no engine profile `{name}`; known are: {', '.join(profile_names())}; or name a `.yaml` file"
-        )
-    path = _path_of(name, Path())
-    profile = _profile(_merged(path, ()), path)
+    try:
+        profile = _named(name)
+    except ProfileError as error:
+        raise ProfileError(f"engine.profile: {error}") from error
     engine = {**profile.engine, **(overrides or {})}
     if draft_model_path is not None:
         draft = engine.get("speculative_config")
         if not isinstance(draft, Mapping) or "model" not in draft:
             raise ProfileError(
-                f"`engine.draft_model_path` is set, and the engine profile `{profile.name}` has no draft model; remove the "
+                f"engine.draft_model_path: is set, and the engine profile `{profile.name}` has no draft model; remove the "
                 "setting or choose a profile with one"
             )
         engine["speculative_config"] = {**draft, "model": str(draft_model_path)}
     return replace(profile, engine=engine)
+
+
+def _named(name: str) -> Profile:
+    if not _is_file(name) and name not in profile_names():
+        raise ProfileError(
+            f"there is no engine profile `{name}`; known are: {', '.join(profile_names())}; or name a `.yaml` file"
+        )
+    path = _path_of(name, Path())
+    return _profile(_merged(path, ()), path)
 
 
 def _is_file(name: str) -> bool:
@@ -153,8 +162,10 @@ def _merged(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     extended = content.pop("extends", None) or []
     merged: dict[str, Any] = {}
     for parent in [extended] if isinstance(extended, str) else extended:
-        parent_path = _path_of(str(parent), path.parent)
-        if not _is_file(str(parent)) and (Path(parent).name != parent or not parent_path.is_file()):
+        if not isinstance(parent, str):
+            raise ProfileError(f"`extends` of the engine profile `{path}` has `{parent}`, which is no name of a profile")
+        parent_path = _path_of(parent, path.parent)
+        if not _is_file(parent) and (Path(parent).name != parent or not parent_path.is_file()):
             raise ProfileError(
                 f"the engine profile `{path}` extends `{parent}`, which is none; known are: {', '.join(profile_names())}"
             )
@@ -190,8 +201,8 @@ def _read(path: Path) -> dict[str, Any]:
             raise ProfileError(f"the engine profile `{path}` has an unknown field `{name}`; known are: {', '.join(_FIELDS)}")
         types = _FIELDS[name]
         if value is not None and not isinstance(value, types):
-            names = " or a ".join(of.__name__ for of in (types if isinstance(types, tuple) else (types,)))
-            raise ProfileError(f"`{name}` of the engine profile `{path}` must be a {names}")
+            names = " or ".join(_IN_WORDS[of] for of in (types if isinstance(types, tuple) else (types,)))
+            raise ProfileError(f"`{name}` of the engine profile `{path}` must be {names}")
     return content
 
 

@@ -153,7 +153,9 @@ class Database:
             if reason is None:
                 raise
             if self._is_sqlite and _is_no_store(error):
-                raise StoreUnusableError(f"`{self.name}` is no store: {reason}; name a file that can be one") from None
+                raise StoreUnusableError(
+                    f"`{self.name}` is no store: {reason}; name a file that can be one in `storage.ledger_url`"
+                ) from None
             # Not `from error`: a driver's error repeats the statement and its values.
             raise StoreAwayError(f"the store `{self.name}` can't be used: {reason}") from None
 
