@@ -5,8 +5,6 @@ Role: composition below `serving.py`: what can be known to fail is found before 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,29 +31,14 @@ def engine_opener(settings: Settings, attachment: Attachment | None = None) -> O
 
 def _scripted_opener(settings: Settings) -> OpenEngine:
     from server.engine.scripted.engine import ScriptedEngine
-    from server.engine.scripted.rules import Script
-    from server.engine.scripted.script import read_script
-    from server.vocabulary.byte import ByteVocabulary
-    from server.vocabulary.load import load
+    from server.engine.scripted.files import read_files
 
-    with _of("engine.vocab"):
-        vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
-    with _of("engine.script"):
-        script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
+    vocabulary, script = read_files(settings.engine)
 
     async def open_engine() -> Engine:
         return ScriptedEngine(vocabulary, script, **settings.engine.overrides)
 
     return open_engine
-
-
-@contextmanager
-def _of(setting: str) -> Iterator[None]:
-    """What can't be used is said of the setting that names it."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{setting}: {error}") from error
 
 
 def vllm_model(settings: Settings) -> tuple[Profile, Path]:

@@ -1,6 +1,7 @@
 """Running one gateway: opens the engine that the settings name, serves HTTP, and says when it is ready.
 
-Role: composition below `cli.py`. Returns the process's exit code: 0 after an orderly stop, 1 when the engine failed.
+Role: composition below `cli.py`. Returns the process's exit code: 0 after an orderly stop, 1 when the engine failed, 2 for a
+mistake in the settings.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fastapi import FastAPI
 from server import logs
 from server.app import create_app
 from server.banner import banner, key_hint, key_shown, say
+from server.engine.profiles import ProfileError
 from server.engines import engine_opener
 from server.gateway import Gateway
 from server.http_protocol import HttpProtocol
@@ -81,7 +83,14 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
     server.on_hangup = reloader.ask
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(sockets=[listener]))
-    return 1 if gateway.failure is not None else 0
+    return exit_code(gateway.failure)
+
+
+def exit_code(failure: BaseException | None) -> int:
+    """Of a gateway that ends for `failure`: 2 for a mistake in the settings, which the next start would find again."""
+    if failure is None:
+        return 0
+    return 2 if isinstance(failure, ProfileError) else 1
 
 
 def reloadable(gateway: Gateway) -> dict[str, Apply]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 
 from server.banner import key_hint
 from server.context import Tenant
+from server.serving import bind
 from server.tenancy.keys import KeyTable
 from tests.conftest import KEY
 
@@ -252,3 +254,17 @@ def test_the_banner_says_where_a_key_comes_from(key: str | None, keys: Keys, con
     """Never by a command that would fail, as for a tenant that there is not."""
     told = key_hint(key, cast(KeyTable, keys), config and Path(config))
     assert hint == (told and told.replace("k3-gateway keys create", "…"))
+
+
+def test_an_address_that_can_not_be_listened_on_names_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            OSError, match=rf"^http\.port: can't listen on 127\.0\.0\.1:{port}: .*; choose another with `--port`$"
+        ):
+            bind("127.0.0.1", port)
+    for host in ("192.0.2.1", "no-such-host.invalid", "1.2.3.4.5"):
+        with pytest.raises(
+            OSError, match=rf"^http\.host: can't listen on {re.escape(host)}:0: .*; choose another with `--host`$"
+        ):
+            bind(host, 0)

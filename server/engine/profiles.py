@@ -36,6 +36,9 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "answer_bounds": dict,
 }
 _IN_WORDS: Mapping[type, str] = {str: "text", list: "a list", dict: "a mapping", datetime.date: "a date"}
+_WHOLE_NUMBERS: Mapping[str, tuple[int, int]] = {"nnodes": (1, 10_000), "master_port": (1, 65535)}
+"""Arguments of the engine that are read here before vLLM checks them."""
+
 _REQUIRED = ("name", "engine")
 _OWN = ("name", "extends", "description", "verified")
 """Fields that say something of one file and nothing of what extends it."""
@@ -70,7 +73,7 @@ class Profile:
     @property
     def num_nodes(self) -> int:
         """How many machines the engine is spread over by vLLM itself."""
-        return int(self.engine.get("nnodes") or 1)
+        return self.engine.get("nnodes") or 1
 
     def on_node(self, rank: int, head: str | None) -> Profile:
         """The profile as node `rank` runs it, `head` being the address of node 0 (None: as the profile says)."""
@@ -134,6 +137,11 @@ def load_profile(name: str, overrides: Mapping[str, Any] | None = None, draft_mo
                 "setting or choose a profile with one"
             )
         engine["speculative_config"] = {**draft, "model": str(draft_model_path)}
+    for argument, (least, most) in _WHOLE_NUMBERS.items():
+        value = engine.get(argument)
+        if value is not None and not (type(value) is int and least <= value <= most):
+            setting = "engine.overrides" if argument in (overrides or {}) else f"engine.profile: `{name}`: engine"
+            raise ProfileError(f"{setting}.{argument}: `{value}`: must be a whole number from {least} to {most}")
     return replace(profile, engine=engine)
 
 

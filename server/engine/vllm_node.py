@@ -18,6 +18,7 @@ from pathlib import Path
 from server import environment
 from server.engine.head import watch
 from server.engine.profiles import Profile, ProfileError
+from server.engine.vllm_start import check_names
 
 
 def run(profile: Profile, model_path: Path) -> None:
@@ -53,8 +54,7 @@ def headless_arguments(profile: Profile, model_path: Path, known: list[str]) -> 
         raise ProfileError(
             f"the engine profile `{profile.name}` runs by Ray; run `ray start --address=HEAD:6379` on the other nodes"
         )
-    if unknown := [name for name in profile.engine if name not in known]:
-        raise ProfileError(f"the engine profile `{profile.name}` has an argument that vLLM does not know: `{unknown[0]}`")
+    check_names(profile, known)
     engine = dict(profile.engine)
     if not engine.get("speculative_config"):
         engine.pop("per_request_spec_decode_metrics", None)  # vLLM refuses it where nothing is speculated

@@ -8,14 +8,16 @@ for any more is shut down as soon as it is up, and never holds up the end of the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import multiprocessing
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from server.engine.profiles import Profile, ProfileError
 from server.engine.vllm_stats import recorder_class
 
 PROGRESS_INTERVAL_S = 2.0
+_GIVEN = ("model", "served_model_name")
 
 
 class _Handover:
@@ -133,9 +136,10 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
     if attachment is None:
         arguments, config = configured(profile, model_path, model_name)
     else:
+        # First: what vLLM does not take is told once, by whoever starts the core.
+        addresses = vllm_core.attachment(attachment.end)
         count, index = attachment.num_processes, attachment.process
         arguments, config = configured(profile, model_path, model_name, num_processes=count, process=index)
-        addresses = vllm_core.attachment(attachment.end)
         shared = {"client_addresses": addresses, "client_count": count, "client_index": index}
     return AsyncLLM.from_vllm_config(
         config,
@@ -146,12 +150,38 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
     )
 
 
+def check_names(profile: Profile, known: Collection[str]) -> None:
+    """Raise `ProfileError` for an argument of the engine that is none of vLLM's (`known`), or that the gateway gives itself."""
+    for name in profile.engine:
+        if name in _GIVEN:
+            raise ProfileError(f"engine.overrides.{name}: is set elsewhere, by `engine.model_path`; remove it")
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise ProfileError(
+                f"engine.profile, engine.overrides: `{name}`: is an argument that vLLM does not know"
+                + (f"; did you mean `{near[0]}`?" if near else "; remove it")
+            )
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, on one line: of pydantic's errors each field, its value and the fault."""
+    try:
+        details = error.errors()  # type: ignore[attr-defined]
+    except AttributeError:
+        return " ".join(str(error).split()) or type(error).__name__
+    return "; ".join(f"`{'.'.join(map(str, of['loc']))}`: {' '.join(of['msg'].split())}{_given(of)}" for of in details)
+
+
+def _given(detail: Any) -> str:
+    return f", not `{detail['input']}`" if isinstance(detail["input"], (str, int, float)) else ""
+
+
 def configured(
     profile: Profile, model_path: Path, model_name: str, *, num_processes: int = 1, process: int = 0
 ) -> tuple[Any, Any]:
     """vLLM's arguments and configuration, for number `process` of so many, or -1 for the one that starts the engine core.
 
-    Raises `ProfileError` for what vLLM does not know, or can't do here.
+    Raises `ProfileError` for what vLLM does not know or take, or can't do here.
     """
     import vllm.envs
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -162,12 +192,19 @@ def configured(
     engine = dict(profile.engine)
     if not engine.get("speculative_config"):
         engine.pop("per_request_spec_decode_metrics", None)  # vLLM refuses it where nothing is speculated
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    check_names(profile, known)
     try:
         arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **engine)
-    except TypeError as error:
-        raise ProfileError(f"the engine profile `{profile.name}` has an argument that vLLM does not know: {error}") from error
-    arguments._api_process_count, arguments._api_process_rank = num_processes, process
-    config = arguments.create_engine_config()
+        arguments._api_process_count, arguments._api_process_rank = num_processes, process
+        config = arguments.create_engine_config()
+    except OSError:  # of a file or a network, which may be there the next time; some are value errors as well
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError, NotImplementedError) as error:
+        raise ProfileError(
+            f"engine.profile, engine.overrides: vLLM does not take `{profile.name}` for this model: {_reason(error)}. "
+            "`k3-gateway check-config` shows where each argument is from"
+        ) from error
     scheduler = config.scheduler_config
     if current_platform.is_cpu() and (scheduler.enable_chunked_prefill or scheduler.long_prefill_token_threshold):
         raise ProfileError(

@@ -26,7 +26,9 @@ import uvloop
 
 from server import logs
 from server.banner import say
+from server.engine.profiles import ProfileError
 from server.engines import engine_opener, vllm_model
+from server.serving import exit_code
 from server.settings import Settings
 from server.store.database import Database
 from server.store.errors import StoreError
@@ -194,8 +196,8 @@ class Supervisor:
                 await core.start()
             except Exception as error:
                 if not self._is_ending:
-                    log.error("engine_failed", error=str(error), exc_info=True)
-                    self._lose("the engine could not be started")
+                    log.error("engine_failed", error=str(error), exc_info=not isinstance(error, ProfileError))
+                    self._lose("the engine could not be started", code=exit_code(error))
                 return
             finally:
                 telling.cancel()
