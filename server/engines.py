@@ -44,6 +44,7 @@ def _scripted_opener(settings: Settings) -> OpenEngine:
 def vllm_model(settings: Settings) -> tuple[Profile, Path]:
     """How vLLM is started, and the folder of its model. Raises `ValueError` for what can't be."""
     from server.engine.profiles import load_profile
+    from server.vocabulary.load import find
 
     profile = load_profile(settings.engine.profile, settings.engine.overrides, settings.engine.draft_model_path)
     try:
@@ -58,6 +59,10 @@ def vllm_model(settings: Settings) -> tuple[Profile, Path]:
         )
     if not (model_path / "config.json").is_file():
         raise ValueError(f"engine.model_path: `{model_path}` has no `config.json`; give the folder of a checkpoint")
+    try:
+        find(model_path)
+    except FileNotFoundError as error:
+        raise ValueError(f"engine.model_path: {error}; give the folder of a whole checkpoint") from None
     return profile, model_path
 
 

@@ -143,6 +143,18 @@ def test_another_machine_is_told_what_is_wrong_with_its_part(
     assert not {"vllm", "torch"} & imported(done)
 
 
+@pytest.mark.parametrize("files", [[], ["config.json"]])
+def test_a_folder_that_is_no_checkpoint_is_named(run: Run, tmp_path: Path, files: list[str]) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in files:
+        (model / name).write_text("{}", encoding="utf-8")
+    done = run("serve", "--model", str(model), K3GW_ENGINE__CHECK_HARDWARE="false")
+    assert 2 == done.returncode
+    assert said(done).startswith(f"error: engine.model_path: `{model}` has n")
+    assert not {"vllm", "torch"} & imported(done)
+
+
 def test_the_other_machine_is_told_whose_address_is_missing(run: Run) -> None:
     done = run("engine-node", "--rank", "1", "--profile", "kimi-k3-b200-2node")
     assert 2 == done.returncode
