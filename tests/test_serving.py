@@ -196,6 +196,28 @@ def test_what_a_client_does_wrong_warns_nobody(serve: Serve) -> None:
     assert "status=431" in gateway.log
 
 
+@pytest.mark.parametrize("begun", [b"", b'{"model": "kimi-k3", ', b'{"model": "' + b"a" * 100_000])
+def test_a_request_that_does_not_come_whole_holds_up_no_drain(serve: Serve, begun: bytes) -> None:
+    """It would be refused when it has come: so it is told now, and may go elsewhere."""
+    gateway = serve([], 600)
+    head = "\r\n".join(f"{name}: {value}" for name, value in HEADERS.items())
+    ask = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{head}\r\nexpect: 100-continue\r\ncontent-length: 999999\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", httpx.URL(gateway.url).port or 0), timeout=20) as client:
+        client.sendall(ask.encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 100 "), "its body is being read"
+        client.sendall(begun)
+        gateway.stop()
+        assert gateway.wait() == 0, gateway.log
+        answer = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+
+    assert answer.startswith("HTTP/1.1 503 ")
+    assert "\r\nretry-after: " in answer
+    assert "\r\nconnection: close" in answer
+    assert '"code":"draining"' in answer
+    assert 1 == gateway.log.count("outcome=rejected")
+    assert "Traceback" not in gateway.log
+
+
 def test_an_idle_gateway_ends_at_once(serve: Serve) -> None:
     gateway = serve([], 600)
     with httpx.Client() as client:  # and a connection that stays open
