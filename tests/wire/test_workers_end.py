@@ -128,6 +128,24 @@ def test_a_second_signal_stops_at_once(redis: RedisServer, tmp_path: Path) -> No
     assert 6 == outcomes.total()
 
 
+def test_a_signal_before_they_serve_ends_them_unheard(redis: RedisServer, tmp_path: Path) -> None:
+    """Nothing is under way yet, so nobody waits until they have come up, and none says that it is ready."""
+    gateway = Workers(tmp_path, redis)
+    gateway.start(waits=False)
+    try:
+        processes = wait_for(lambda: found if len(found := gateway.processes) == 2 else None)
+        for process in processes:
+            process.suspend()  # as one that reads in a large library
+        gateway.send(signal.SIGTERM)
+
+        assert 0 == gateway.wait_code()
+        assert [] == psutil.wait_procs(processes, timeout=10)[1]
+        assert "stopping" in gateway.log
+        assert "base URL" not in gateway.log
+    finally:
+        gateway.kill()
+
+
 def test_one_that_can_not_start_ends_all_with_its_message(redis: RedisServer, tmp_path: Path) -> None:
     gateway = Workers(tmp_path, redis)
     gateway.write(storage={**gateway.settings["storage"], "ledger_url": f"sqlite:///{tmp_path}"})  # which is a folder
