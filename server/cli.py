@@ -103,10 +103,14 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
         )
         if loaded_profile is not None:
             Bounds.read(loaded_profile.answer_bounds)
+        if engine.kind == "scripted":
+            from server.engine.scripted.files import read_files  # loads vocabularies, which `--help` need not wait for
+
+            read_files(engine)
     except SettingsError as error:
         _refuse(error.mistakes)
-    except ValueError as error:
-        _refuse([f"engine.profile: {error}"])
+    except (OSError, ValueError) as error:  # of profiles, scripts and vocabularies
+        _refuse([str(error)])
     for name, value in sorted(settings_module.flatten(loaded).items()):
         origin = next((origins[key] for key in origins if key == name or name.startswith(f"{key}.")), "default")
         print(f"{name} = {value!r}  ({origin})")

@@ -30,13 +30,9 @@ def engine_opener(settings: Settings, attachment: Attachment | None = None) -> O
 
 def _scripted_opener(settings: Settings) -> OpenEngine:
     from server.engine.scripted.engine import ScriptedEngine
-    from server.engine.scripted.rules import Script
-    from server.engine.scripted.script import read_script
-    from server.vocabulary.byte import ByteVocabulary
-    from server.vocabulary.load import load
+    from server.engine.scripted.files import read_files
 
-    vocabulary = load(settings.engine.vocab) if settings.engine.vocab else ByteVocabulary()
-    script = read_script(settings.engine.script, vocabulary) if settings.engine.script else Script()
+    vocabulary, script = read_files(settings.engine)
 
     async def open_engine() -> Engine:
         return ScriptedEngine(vocabulary, script, **settings.engine.overrides)
@@ -47,6 +43,7 @@ def _scripted_opener(settings: Settings) -> OpenEngine:
 def vllm_model(settings: Settings) -> tuple[Profile, Path]:
     """How vLLM is started, and the folder of its model. Raises `ValueError` for what can't be."""
     from server.engine.profiles import load_profile
+    from server.vocabulary.load import find
 
     profile = load_profile(settings.engine.profile, settings.engine.overrides, settings.engine.draft_model_path)
     try:
@@ -60,6 +57,10 @@ def vllm_model(settings: Settings) -> tuple[Profile, Path]:
         )
     if not (model_path / "config.json").is_file():
         raise ValueError(f"engine.model_path: `{model_path}` has no `config.json`; give the folder of a checkpoint")
+    try:
+        find(model_path)
+    except FileNotFoundError as error:
+        raise ValueError(f"engine.model_path: {error}; give the folder of a whole checkpoint") from None
     return profile, model_path
 
 

@@ -125,8 +125,12 @@ class Gateway:
             self.storage.ledger.ended(record)
 
     def drain(self) -> None:
-        """Take no more requests; those under way go on, for as long as the lifespan lets them."""
+        """Take no more requests; those under way go on, for as long as the lifespan lets them.
+
+        A request that has not come whole is none that is under way: its client may take for ever.
+        """
         self.draining = True
+        self.answers.end_unread(_turned_away)
         self.drain_wanted.set()
 
     def end_answers(self) -> None:
@@ -150,7 +154,7 @@ class Gateway:
     def check_ready(self) -> None:
         """Raise the `OverloadedError` that says why no request can be taken now; return when one can."""
         if self.draining:
-            raise DrainingError("this replica is shutting down; try another, or again in a moment")
+            raise _turned_away()
         self.storage.check_open()
         if self.engine is None:
             raise OverloadedError("the engine is still starting; try again in a moment")
@@ -186,3 +190,7 @@ class Gateway:
             num_limits_failures=limits.num_away,
             num_held_bytes=self.held.total,
         )
+
+
+def _turned_away() -> DrainingError:
+    return DrainingError("this replica is shutting down; try another, or again in a moment")

@@ -15,10 +15,11 @@ from pydantic import Field, SecretStr, field_validator
 
 from server.context import Budget, Limits, Tenant
 from server.media_sections import TenantMediaSettings
-from server.setting_types import Count, Name, Secret, Section, Usd
+from server.setting_types import Count, Name, Place, Secret, Section, Text, Usd
 
 NANO_PER_USD = 1_000_000_000
 MEMORY_URL = "memory://"
+_DATABASE_URLS: Final = "`sqlite:///path` or `postgresql://user:password@host/name`"
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[!-~](?:[ \t!-~]*[!-~])?")
 
@@ -26,7 +27,7 @@ _HEADER_VALUE: Final = re.compile(r"[!-~](?:[ \t!-~]*[!-~])?")
 class HttpSettings(Section):
     """How the gateway listens. `workers`: so many processes serve, on one engine; more than one only where one is not enough."""
 
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
@@ -45,13 +46,13 @@ class EngineSettings(Section):
     """
 
     kind: Literal["vllm", "scripted"] = "vllm"
-    profile: str = "cpu-demo"
-    model_path: Path | None = None
-    draft_model_path: Path | None = None
+    profile: Text = "cpu-demo"
+    model_path: Place | None = None
+    draft_model_path: Place | None = None
     check_hardware: bool = True
     overrides: dict[str, Any] = {}
-    script: Path | None = None
-    vocab: Path | None = None
+    script: Place | None = None
+    vocab: Place | None = None
     known_texts_bytes: int = Field(default=256 * 1024**2, ge=0)
 
     def check_scripted(self) -> None:
@@ -200,7 +201,7 @@ class StorageSettings(Section):
     """
 
     ledger_url: str = "sqlite:///var/gateway.db"
-    spool_path: Path = Path("var/spool")
+    spool_path: Place = Path("var/spool")
     limits_url: str = MEMORY_URL
     limits_away: Literal["open", "closed"] = "open"
 
@@ -208,7 +209,14 @@ class StorageSettings(Section):
     @classmethod
     def _database(cls, url: str) -> str:
         if url.partition(":")[0] not in ("sqlite", "sqlite+aiosqlite", "postgresql", "postgresql+asyncpg"):
-            raise ValueError("is no `sqlite:///path` nor `postgresql://user:password@host/name`")
+            raise ValueError(f"is no database; write {_DATABASE_URLS}")
+        try:
+            parts = urlsplit(url)
+            _ = parts.port  # raises for what is none
+        except ValueError as error:
+            raise ValueError(f"is no URL: {str(error).partition(' as ')[0]}; write {_DATABASE_URLS}") from None
+        if not parts.path.strip("/"):  # SQLite would keep it in memory, for each process another one; PostgreSQL would guess
+            raise ValueError(f"names no database; write {_DATABASE_URLS}")
         return url
 
     @field_validator("limits_url")

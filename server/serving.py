@@ -7,6 +7,7 @@ is wrong in the settings or in the engine's profile, which the next start would 
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import time
@@ -31,6 +32,7 @@ from server.store.errors import StoreError
 
 SHUTDOWN_TIMEOUT_S = 2
 BACKLOG = 4096
+_OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
 
 def run(settings: Settings, load: Callable[[], Settings] | None = None, config: Path | None = None) -> int:
@@ -85,8 +87,10 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
 
 
 def exit_code(failure: BaseException | None) -> int:
-    """Of a process that ends for this reason."""
-    return 0 if failure is None else 2 if isinstance(failure, ProfileError) else 1
+    """Of a gateway that ends for `failure`: 2 for a mistake in the settings, which the next start would find again."""
+    if failure is None:
+        return 0
+    return 2 if isinstance(failure, ProfileError) else 1
 
 
 def reloadable(gateway: Gateway) -> dict[str, Apply]:
@@ -204,9 +208,11 @@ def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `OSError` with what to do."""
+    """A socket that listens. Raises `OSError` with the setting that is in the way, and what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise OSError(f"can't listen on {host}:{port}: {error.strerror}; choose another with `--port`") from None
+        flag = "port" if error.errno in _OF_THE_PORT else "host"
+        reason = str(error.strerror).partition(" (while attempting")[0]
+        raise OSError(f"http.{flag}: can't listen on {host}:{port}: {reason}; choose another with `--{flag}`") from None

@@ -138,11 +138,12 @@ def load_with_origins(config: Path | None = None, flags: Mapping[str, Any] | Non
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for values, origin in ((_from_file(config), str(config)), (_from_environment(), PREFIX), (_nested(given), "flag")):
+    mistakes = _unknown_variables()
+    variables = _from_environment(mistakes)
+    for values, origin in ((_from_file(config), str(config)), (variables, PREFIX), (_nested(given), "flag")):
         merged = _merge(merged, values)
         for name in _flat(values):
             origins[name] = PREFIX + name.replace(".", "__").upper() if origin == PREFIX else origin
-    mistakes = _unknown_variables()
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
@@ -213,12 +214,18 @@ def _from_file(config: Path | None) -> dict[str, Any]:
     return content or {}
 
 
-def _from_environment() -> dict[str, Any]:
-    """`K3GW_SECTION__FIELD` as nested values: text as it is, lists and mappings as JSON."""
-    try:
-        return EnvSettingsSource(Settings, env_prefix=PREFIX, env_nested_delimiter="__", case_sensitive=False)()
-    except SourceError as error:
-        raise SettingsError([f"{error}; a list or a mapping is given as JSON"]) from None
+def _from_environment(mistakes: list[str]) -> dict[str, Any]:
+    """`K3GW_SECTION__FIELD` as nested values: text as it is, lists and mappings as JSON. What is no JSON goes to `mistakes`."""
+    source = EnvSettingsSource(Settings, env_prefix=PREFIX, env_nested_delimiter="__", case_sensitive=False)
+    values: dict[str, Any] = {}
+    for name in sorted(name for name in os.environ if name.upper().startswith(PREFIX)):  # a section comes before its fields
+        source.env_vars = {name.lower(): os.environ[name]}  # one by one: the source does not say which it can't read
+        try:
+            values = _merge(values, source())
+        except SourceError:
+            setting = name[len(PREFIX) :].lower().replace("__", ".")
+            mistakes.append(f"{setting}: is no JSON, as which a list or a mapping is given in the environment (from {name})")
+    return values
 
 
 def _unknown_variables() -> list[str]:

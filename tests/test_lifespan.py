@@ -11,11 +11,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server import logs
 from server.app import create_app
 from server.engine.base import Engine
+from server.engine.profiles import ProfileError
 from server.engine.scripted.engine import ScriptedEngine
+from server.errors import EngineDeadError
 from server.gateway import Gateway
 from server.record import GenerationRecord
+from server.serving import exit_code
 from server.settings import Settings
 from server.usage import ledger as ledger_module
 from server.vocabulary.byte import ByteVocabulary
@@ -71,3 +75,35 @@ async def test_what_ends_with_the_gateway_and_its_engine_is_in_the_database(
         found = [request_id for (request_id,) in connection.execute("SELECT request_id FROM ledger ORDER BY request_id")]
     assert ["before", "with the engine"] == found
     assert 0 == gateway.storage.ledger.num_pending
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "is_traced"),
+    [
+        (ProfileError("engine.overrides.a: is none"), 2, False),
+        (EngineDeadError("no core"), 1, False),
+        (OSError("no disk"), 1, True),
+    ],
+)
+async def test_an_engine_that_can_not_be_opened_ends_the_gateway(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, code: int, is_traced: bool
+) -> None:
+    """A mistake in the settings with 2 and in one line: no supervisor should start it again."""
+
+    async def open_engine() -> Engine:
+        await gateway.storage.opened.wait()
+        raise error
+
+    storage = {"ledger_url": f"sqlite:///{tmp_path / 'gateway.db'}", "spool_path": str(tmp_path / "spool")}
+    settings = Settings.model_validate({"engine": {"kind": "scripted"}, "storage": storage})
+    logs.configure(settings.log)
+    app = create_app(settings, open_engine)
+    gateway: Gateway = app.state.gateway
+    has_failed = asyncio.Event()
+    gateway.on_failure = has_failed.set
+    async with app.router.lifespan_context(app), asyncio.timeout(20):
+        await has_failed.wait()
+
+    said = capsys.readouterr().err
+    assert (code, is_traced) == (exit_code(gateway.failure), "Traceback" in said)
+    assert str(error) in said

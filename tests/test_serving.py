@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 
 from server.banner import key_hint
 from server.context import Tenant
+from server.serving import bind
 from server.tenancy.keys import KeyTable
 from tests.conftest import KEY
 
@@ -221,6 +223,28 @@ def test_a_mistake_in_the_profile_is_a_line_and_is_not_tried_again(tmp_path: Pat
     assert ("that is why" in done.stderr, code, code == 1) == (True, done.returncode, "Traceback" in done.stderr), done.stderr
 
 
+@pytest.mark.parametrize("begun", [b"", b'{"model": "kimi-k3", ', b'{"model": "' + b"a" * 100_000])
+def test_a_request_that_does_not_come_whole_holds_up_no_drain(serve: Serve, begun: bytes) -> None:
+    """It would be refused when it has come: so it is told now, and may go elsewhere."""
+    gateway = serve([], 600)
+    head = "\r\n".join(f"{name}: {value}" for name, value in HEADERS.items())
+    ask = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{head}\r\nexpect: 100-continue\r\ncontent-length: 999999\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", httpx.URL(gateway.url).port or 0), timeout=20) as client:
+        client.sendall(ask.encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 100 "), "its body is being read"
+        client.sendall(begun)
+        gateway.stop()
+        assert gateway.wait() == 0, gateway.log
+        answer = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+
+    assert answer.startswith("HTTP/1.1 503 ")
+    assert "\r\nretry-after: " in answer
+    assert "\r\nconnection: close" in answer
+    assert '"code":"draining"' in answer
+    assert 1 == gateway.log.count("outcome=rejected")
+    assert "Traceback" not in gateway.log
+
+
 def test_an_idle_gateway_ends_at_once(serve: Serve) -> None:
     gateway = serve([], 600)
     with httpx.Client() as client:  # and a connection that stays open
@@ -279,3 +303,17 @@ def test_the_banner_says_where_a_key_comes_from(key: str | None, keys: Keys, con
     """Never by a command that would fail, as for a tenant that there is not."""
     told = key_hint(key, cast(KeyTable, keys), config and Path(config))
     assert hint == (told and told.replace("k3-gateway keys create", "…"))
+
+
+def test_an_address_that_can_not_be_listened_on_names_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            OSError, match=rf"^http\.port: can't listen on 127\.0\.0\.1:{port}: .*; choose another with `--port`$"
+        ):
+            bind("127.0.0.1", port)
+    for host in ("192.0.2.1", "no-such-host.invalid", "1.2.3.4.5"):
+        with pytest.raises(
+            OSError, match=rf"^http\.host: can't listen on {re.escape(host)}:0: .*; choose another with `--host`$"
+        ):
+            bind(host, 0)

@@ -165,10 +165,39 @@ def test_mappings_from_the_environment_are_json(monkeypatch: pytest.MonkeyPatch)
     assert load().engine.overrides == {"max_num_seqs": 4}
 
 
-def test_a_mapping_that_is_not_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_mapping_that_is_not_json_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("K3GW_MODELS", "{m: plain")
+    monkeypatch.setenv("K3GW_ENGINE__OVERRIDES", "max_num_seqs=4")
+    monkeypatch.setenv("K3GW_HTTP__WORKERS", "0")
+    no_json = "is no JSON, as which a list or a mapping is given in the environment"
 
-    assert "models" in mistakes_of()[0]
+    assert [
+        f"engine.overrides: {no_json} (from K3GW_ENGINE__OVERRIDES)",
+        f"models: {no_json} (from K3GW_MODELS)",
+    ] == mistakes_of()[:2]
+    assert mistakes_of()[2].startswith("http.workers: `0`")
+
+
+def test_a_section_as_json_and_its_fields_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K3GW_HTTP", '{"port": 1, "workers": 1}')
+    monkeypatch.setenv("K3GW_HTTP__PORT", "2")
+
+    assert (2, 1) == (load().http.port, load().http.workers)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "engine.model_path", "engine.draft_model_path", "engine.script", "engine.vocab", "engine.profile", "http.host",
+        "storage.spool_path",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["", " "])
+def test_a_place_that_is_empty_is_a_mistake(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    variable = "K3GW_" + name.replace(".", "__").upper()
+    monkeypatch.setenv(variable, value)
+
+    assert [f"{name}: `{value}`: is empty; write one, or leave the setting out (from {variable})"] == mistakes_of()
 
 
 @pytest.mark.parametrize(
@@ -188,6 +217,27 @@ def test_what_the_scripted_engine_does_not_take_is_a_mistake(tmp_path: Path, eng
 
     [mistake] = caught.value.mistakes
     assert words in mistake
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://", "sqlite:///", "postgresql://", "postgresql://u:hunter2@h", "postgresql://u:hunter2@h:abc/n",
+        "postgresql://u:hunter2@h:99999/n", "postgresql://u:hunter2@[h/n", "mysql://u:hunter2@h/n", "hunter2",
+    ],
+)  # fmt: skip
+def test_a_url_that_is_no_database_is_named_without_its_secrets(url: str) -> None:
+    [mistake] = mistakes_of(flags={"storage.ledger_url": url})
+    assert mistake.startswith("storage.ledger_url: ")
+    assert "write `sqlite:///path` or `postgresql://user:password@host/name`" in mistake
+    assert "hunter2" not in mistake
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///var/a.db", "sqlite:////var/a.db", "postgresql://u:p@[::1]:5433/n", "postgresql:///n?host=/run/postgresql"]
+)
+def test_urls_of_databases(url: str) -> None:
+    assert url == load(None, {"storage.ledger_url": url}).storage.ledger_url
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,12 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "environment": dict,
     "answer_bounds": dict,
 }
+_IN_WORDS: Mapping[type, str] = {str: "text", list: "a list", dict: "a mapping", datetime.date: "a date"}
+_WHOLE_NUMBERS: Mapping[str, tuple[int, int]] = {"nnodes": (1, 10_000), "master_port": (1, 65535)}
+"""Arguments of the engine that are read here before vLLM checks them."""
+
 _REQUIRED = ("name", "engine")
+_GIVEN = ("model", "served_model_name")
 _OWN = ("name", "extends", "description", "verified")
 """Fields that say something of one file and nothing of what extends it."""
 
@@ -69,12 +75,15 @@ class Profile:
     @property
     def num_nodes(self) -> int:
         """How many machines the engine is spread over by vLLM itself."""
-        return int(self.engine.get("nnodes") or 1)
+        return self.engine.get("nnodes") or 1
 
     def arguments(self, known: Collection[str]) -> dict[str, Any]:
-        """The engine's, as vLLM takes them; `known` are the names of those that it has. Raises `ProfileError`."""
-        if unknown := [f"`{name}`" for name in self.engine if name not in known]:
-            raise ProfileError(f"the engine profile `{self.name}` has arguments that vLLM does not know: {', '.join(unknown)}")
+        """The engine's, as vLLM takes them; `known` are the names of those that it has.
+
+        Raises `ProfileError` for all that are none of vLLM's, or that the gateway gives itself.
+        """
+        if mistakes := [_mistake(name, known) for name in self.engine if name in _GIVEN or name not in known]:
+            raise ProfileError(f"engine.profile, engine.overrides: {'; '.join(mistakes)}")
         speculates = bool(self.engine.get("speculative_config"))
         # vLLM refuses this one where nothing is speculated.
         return {name: value for name, value in self.engine.items() if speculates or name != "per_request_spec_decode_metrics"}
@@ -111,9 +120,18 @@ class Profile:
         """Raise `ProfileError` where the engine would wait for other machines which can't know where it is."""
         if self.num_nodes > 1 and not self.engine.get("master_addr"):
             raise ProfileError(
-                f"the engine profile `{self.name}` runs on {self.num_nodes} machines, which meet at an address of this one: set "
-                "`engine.overrides: {master_addr: ADDRESS}`, and run `k3-gateway engine-node` on the others (docs/profiles.md)"
+                f"the engine profile `{self.name}` runs on {self.num_nodes} machines, which meet at an address of the gateway's: "
+                "set `engine.overrides: {master_addr: ADDRESS}` for all, and run `k3-gateway engine-node` on the others, which "
+                "takes `--head ADDRESS` as well (docs/profiles.md)"
             )
+
+
+def _mistake(name: str, known: Collection[str]) -> str:
+    """What is wrong with an argument of this name."""
+    if name in _GIVEN:
+        return f"`{name}` is set elsewhere, by `engine.model_path`; remove it"
+    near = get_close_matches(name, known, n=1)
+    return f"`{name}` is an argument that vLLM does not know; {f'did you mean `{near[0]}`?' if near else 'remove it'}"
 
 
 def profile_names() -> list[str]:
@@ -125,24 +143,36 @@ def load_profile(name: str, overrides: Mapping[str, Any] | None = None, draft_mo
     """The shipped profile `name`, or the one in the file `name` where that ends in `.yaml`, with engine arguments replaced.
 
     Each of `overrides` replaces a whole argument, nested ones too. `draft_model_path`: the folder of the draft model, in place of
-    its name on the hub. Raises `ProfileError`.
+    its name on the hub. Raises `ProfileError`, which names the setting.
     """
-    if not _is_file(name) and name not in profile_names():
-        raise ProfileError(
-            f"there is no engine profile `{name}`; known are: {', '.join(profile_names())}; or name a `.yaml` file"
-        )
-    path = _path_of(name, Path())
-    profile = _profile(_merged(path, ()), path)
+    try:
+        profile = _named(name)
+    except ProfileError as error:
+        raise ProfileError(f"engine.profile: {error}") from error
     engine = {**profile.engine, **(overrides or {})}
     if draft_model_path is not None:
         draft = engine.get("speculative_config")
         if not isinstance(draft, Mapping) or "model" not in draft:
             raise ProfileError(
-                f"`engine.draft_model_path` is set, and the engine profile `{profile.name}` has no draft model; remove the "
+                f"engine.draft_model_path: is set, and the engine profile `{profile.name}` has no draft model; remove the "
                 "setting or choose a profile with one"
             )
         engine["speculative_config"] = {**draft, "model": str(draft_model_path)}
+    for argument, (least, most) in _WHOLE_NUMBERS.items():
+        value = engine.get(argument)
+        if value is not None and not (type(value) is int and least <= value <= most):
+            setting = "engine.overrides" if argument in (overrides or {}) else f"engine.profile: `{name}`: engine"
+            raise ProfileError(f"{setting}.{argument}: `{value}`: must be a whole number from {least} to {most}")
     return replace(profile, engine=engine)
+
+
+def _named(name: str) -> Profile:
+    if not _is_file(name) and name not in profile_names():
+        raise ProfileError(
+            f"there is no engine profile `{name}`; known are: {', '.join(profile_names())}; or name a `.yaml` file"
+        )
+    path = _path_of(name, Path())
+    return _profile(_merged(path, ()), path)
 
 
 def _is_file(name: str) -> bool:
@@ -161,8 +191,10 @@ def _merged(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     extended = content.pop("extends", None) or []
     merged: dict[str, Any] = {}
     for parent in [extended] if isinstance(extended, str) else extended:
-        parent_path = _path_of(str(parent), path.parent)
-        if not _is_file(str(parent)) and (Path(parent).name != parent or not parent_path.is_file()):
+        if not isinstance(parent, str):
+            raise ProfileError(f"`extends` of the engine profile `{path}` has `{parent}`, which is no name of a profile")
+        parent_path = _path_of(parent, path.parent)
+        if not _is_file(parent) and (Path(parent).name != parent or not parent_path.is_file()):
             raise ProfileError(
                 f"the engine profile `{path}` extends `{parent}`, which is none; known are: {', '.join(profile_names())}"
             )
@@ -199,8 +231,8 @@ def _read(path: Path) -> dict[str, Any]:
         if types is None:
             mistakes.append(f"`{name}` is no field; known are: {', '.join(_FIELDS)}")
         elif value is not None and not isinstance(value, types):
-            names = " or a ".join(of.__name__ for of in (types if isinstance(types, tuple) else (types,)))
-            mistakes.append(f"`{name}` must be a {names}")
+            names = " or ".join(_IN_WORDS[of] for of in (types if isinstance(types, tuple) else (types,)))
+            mistakes.append(f"`{name}` must be {names}")
     _refuse(path, mistakes)
     return content
 

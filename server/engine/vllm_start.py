@@ -133,9 +133,10 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
     if attachment is None:
         arguments, config = configured(profile, model_path, model_name)
     else:
+        # First: what vLLM does not take is told once, by whoever starts the core.
+        addresses = vllm_core.attachment(attachment.end)
         count, index = attachment.num_processes, attachment.process
         arguments, config = configured(profile, model_path, model_name, num_processes=count, process=index)
-        addresses = vllm_core.attachment(attachment.end)
         shared = {"client_addresses": addresses, "client_count": count, "client_index": index}
     return AsyncLLM.from_vllm_config(
         config,
@@ -146,12 +147,25 @@ def _build(profile: Profile, model_path: Path, model_name: str, stats: EngineSta
     )
 
 
+def _reason(error: Exception) -> str:
+    """What is wrong, on one line: of pydantic's errors each field, its value and the fault."""
+    try:
+        details = error.errors()  # type: ignore[attr-defined]
+    except AttributeError:
+        return " ".join(str(error).split()) or type(error).__name__
+    return "; ".join(f"`{'.'.join(map(str, of['loc']))}`: {' '.join(of['msg'].split())}{_given(of)}" for of in details)
+
+
+def _given(detail: Any) -> str:
+    return f", not `{detail['input']}`" if isinstance(detail["input"], (str, int, float)) else ""
+
+
 def configured(
     profile: Profile, model_path: Path, model_name: str, *, num_processes: int = 1, process: int = 0
 ) -> tuple[Any, Any]:
     """vLLM's arguments and configuration, for number `process` of so many, or -1 for the one that starts the engine core.
 
-    Raises `ProfileError` for what vLLM does not know, or can't do here.
+    Raises `ProfileError` for what vLLM does not know or take, or can't do here.
     """
     import vllm.envs
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -164,8 +178,13 @@ def configured(
         arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **engine)
         arguments._api_process_count, arguments._api_process_rank = num_processes, process
         config = arguments.create_engine_config()
-    except ValueError as error:  # of its own checks
-        raise ProfileError(f"vLLM does not take the engine profile `{profile.name}`: {error}") from error
+    except OSError:  # of a file or a network, which may be there the next time; some are value errors as well
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError, NotImplementedError) as error:
+        raise ProfileError(
+            f"engine.profile, engine.overrides: vLLM does not take `{profile.name}` for this model: {_reason(error)}. "
+            "`k3-gateway check-config` shows where each argument is from"
+        ) from error
     scheduler = config.scheduler_config
     if current_platform.is_cpu() and (scheduler.enable_chunked_prefill or scheduler.long_prefill_token_threshold):
         raise ProfileError(

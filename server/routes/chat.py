@@ -40,7 +40,7 @@ async def create_chat_completion(request: Request) -> Response:
     gateway = gateway_of(request)
     gateway.check_ready()
     with ExitStack() as files:  # what is not answered holds nothing
-        async with gateway.answers.open(request.scope["state"]):
+        async with gateway.answers.open(request.scope["state"], is_unread=True):
             body = await read_body(request.stream())
             files.callback(body.close)
             wanted, sources = await gateway.parser.parse(body, ignore_reserved=gateway.ignores_reserved_fields)

@@ -153,7 +153,9 @@ class Database:
             if reason is None:
                 raise
             if self._is_sqlite and _is_no_store(error):
-                raise StoreUnusableError(f"`{self.name}` is no store: {reason}; name a file that can be one") from None
+                raise StoreUnusableError(
+                    f"`{self.name}` is no store: {reason}; name a file that can be one in `storage.ledger_url`"
+                ) from None
             # Not `from error`: a driver's error repeats the statement and its values.
             raise StoreAwayError(f"the store `{self.name}` can't be used: {reason}") from None
 
@@ -258,7 +260,9 @@ def _current_step(connection: Connection) -> str | None:
 
 def _is_no_store(error: Exception) -> bool:
     """Whether waiting would not help. Source: SQLite's result codes."""
-    if isinstance(error, IsADirectoryError | NotADirectoryError | PermissionError | FileExistsError):
+    if isinstance(error, IsADirectoryError | NotADirectoryError | PermissionError | FileExistsError | FileNotFoundError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.EROFS:  # of making the file: what SQLite is told has no such number
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
     return getattr(cause, "sqlite_errorname", "") in ("SQLITE_NOTADB", "SQLITE_CANTOPEN")

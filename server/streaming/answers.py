@@ -29,9 +29,12 @@ class OpenAnswers:
         """How many are under way."""
         return len(self._open)
 
-    def open(self, state: dict[str, Any]) -> OpenAnswer:
-        """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` makes."""
-        return OpenAnswer(self, state)
+    def open(self, state: dict[str, Any], *, is_unread: bool = False) -> OpenAnswer:
+        """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` makes.
+
+        `is_unread`: it reads the request, of which nothing has begun.
+        """
+        return OpenAnswer(self, state, is_unread=is_unread)
 
     def end_all(self, make_error: Callable[[], GatewayError]) -> None:
         """Cancel all blocks, and those that would begin from now on; each raises an error of its own.
@@ -41,6 +44,12 @@ class OpenAnswers:
         self._make_error = make_error
         for answer in self._open:
             answer.end(make_error())
+
+    def end_unread(self, make_error: Callable[[], GatewayError]) -> None:
+        """As `end_all`, for the blocks that are open now and read a request: what comes of it would be refused in the end."""
+        for answer in self._open:
+            if answer.is_unread:
+                answer.end(make_error())
 
     async def wait_none_left(self) -> None:
         """Return when nothing is under way."""
@@ -69,9 +78,10 @@ class OpenAnswers:
 class OpenAnswer:
     """One block of work on an answer, which can be cancelled with an error from outside, as `asyncio.timeout` does it."""
 
-    __slots__ = ("_alarm", "_answers", "_error", "_num_cancelling", "_state", "_task")
+    __slots__ = ("_alarm", "_answers", "_error", "_num_cancelling", "_state", "_task", "is_unread")
 
-    def __init__(self, answers: OpenAnswers, state: dict[str, Any]) -> None:
+    def __init__(self, answers: OpenAnswers, state: dict[str, Any], *, is_unread: bool) -> None:
+        self.is_unread = is_unread
         self._answers = answers
         self._state = state
         self._error: GatewayError | None = None

@@ -47,6 +47,9 @@ LOST_S: Final = 4.0
 STOP_S: Final = 15.0
 """Those that were told to stop, after this."""
 
+EARLY_STOP_S: Final = 2.0
+"""Those that were told to stop before they served, after this: they may be reading vLLM in, and deaf."""
+
 CORE_STOP_S: Final = 5.0
 MAX_SOCKET_FOLDER_CHARS: Final = 70
 """A Unix socket's path has 104 bytes at most; its folder has a random name below this one."""
@@ -100,6 +103,7 @@ class Supervisor:
         self._num_signals = 0
         self._is_draining = False
         self._is_ending = False
+        self._is_early = False
 
     async def run(self, listeners: list[socket.socket]) -> int:
         """Until all workers have ended; returns the exit code."""
@@ -170,7 +174,7 @@ class Supervisor:
                 say(f"the store was empty: tenant `default` has the API key {text}\n(shown this once; only its SHA-256 is kept)")
             elif word == "up":
                 worker.is_up = True
-                if all(worker.is_up for worker in self._workers):
+                if not self._is_ending and all(worker.is_up for worker in self._workers):
                     self._tell_all("ready", self._first_key)
             elif word == "drain":
                 self._drain()
@@ -194,7 +198,7 @@ class Supervisor:
         told = 2 if code == 2 else 1
         if not self._is_ending:
             self._lose(f"worker {worker.index} has ended with exit code {code}", code=told)
-        elif code:
+        elif code and not self._is_early:
             self._code = max(self._code, told)
 
     async def _run_core(self, ends: list[socket.socket]) -> None:
@@ -237,15 +241,20 @@ class Supervisor:
         if self._is_draining or self._is_ending:
             return
         self._is_draining = True
+        if not all(worker.is_up for worker in self._workers):  # until then none takes a request
+            say("stopping")
+            self._is_early = True
+            self._end(EARLY_STOP_S)
+            return
         drain_timeout_s = self._settings.http.drain_timeout_s
         say(f"stopping: answers under way have {drain_timeout_s} s to end; ask again to end them at once")
         self._tell_all("drain")
 
-    def _end(self) -> None:
+    def _end(self, within_s: float = STOP_S) -> None:
         """Let all stop."""
         self._is_ending = True
         self._tell_all("end")
-        asyncio.get_running_loop().call_later(STOP_S, self._kill)
+        asyncio.get_running_loop().call_later(within_s, self._kill)
 
     def _lose(self, what: str, *, code: int = 1) -> None:
         """All is lost: let all end with an error."""

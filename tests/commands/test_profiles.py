@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -161,6 +162,51 @@ def test_another_machine_is_told_what_is_wrong_with_its_part(
     assert not {"vllm", "torch"} & imported(done)
 
 
+@pytest.mark.parametrize("files", [[], ["config.json"]])
+def test_a_folder_that_is_no_checkpoint_is_named(run: Run, tmp_path: Path, files: list[str]) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in files:
+        (model / name).write_text("{}", encoding="utf-8")
+    done = run("serve", "--model", str(model), K3GW_ENGINE__CHECK_HARDWARE="false")
+    assert 2 == done.returncode
+    assert said(done).startswith(f"error: engine.model_path: `{model}` has n")
+    assert not {"vllm", "torch"} & imported(done)
+
+
+def test_the_other_machine_is_told_whose_address_is_missing(run: Run) -> None:
+    done = run("engine-node", "--rank", "1", "--profile", "kimi-k3-b200-2node")
+    assert 2 == done.returncode
+    assert "which meet at an address of the gateway's: " in said(done)
+    assert "`--head ADDRESS`" in said(done)
+
+
+@pytest.mark.parametrize("command", ["check-config", "serve", "engine-node --rank 1"])
+@pytest.mark.parametrize("overrides", ['{"nnodes": "two"}', '{"nnodes": -1}', '{"nnodes": [2]}', '{"master_port": "a"}'])
+def test_a_number_of_the_engine_that_is_none_is_named(run: Run, command: str, overrides: str) -> None:
+    done = run(*command.split(), K3GW_ENGINE__OVERRIDES=overrides)
+    [name, value] = next(iter(json.loads(overrides).items()))
+    assert 2 == done.returncode
+    assert said(done).startswith(f"error: engine.overrides.{name}: `{value}`: must be a whole number from 1 to ")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("root:x:0:0", "error: engine.script: the script has mistakes:\n  rules: a list of rules is needed"),
+        (None, "error: engine.vocab: "),
+    ],
+)
+def test_what_the_scripted_engine_reads_is_said_of_its_setting(run: Run, tmp_path: Path, content: str | None, words: str) -> None:
+    """`check-config` finds it, as `serve` does."""
+    file = tmp_path / "file.yaml"
+    file.write_text(content or "", encoding="utf-8")
+    variable = "K3GW_ENGINE__VOCAB" if content is None else "K3GW_ENGINE__SCRIPT"
+    for command in ("serve", "check-config"):
+        done = run(command, K3GW_ENGINE__KIND="scripted", **{variable: str(file)})
+        assert (2, True) == (done.returncode, said(done).startswith(words)), said(done)
+
+
 def test_another_machine_has_the_arguments_of_the_first() -> None:
     profile = load_profile("kimi-k3-h200-2node", {"master_addr": "10.0.0.1", "seed": 5}).on_node(1, None)
     arguments = vars(headless_arguments(profile, Path("/models/k3"), list(profile.engine)))
@@ -176,9 +222,20 @@ def test_figures_of_speculation_go_with_speculation() -> None:
 
 def test_arguments_that_vllm_does_not_know_are_named() -> None:
     known = list(load_profile("kimi-k3-b200-2node").engine)
-    profile = load_profile("kimi-k3-b200-2node", {"max_model_length": 5, "max_seqs": 5})
-    with pytest.raises(ProfileError, match="arguments that vLLM does not know: `max_model_length`, `max_seqs`"):
+    profile = load_profile("kimi-k3-b200-2node", {"max_model_length": 5, "zzz": 5, "model": "k3"})
+    with pytest.raises(ProfileError) as failure:
         headless_arguments(profile, Path("/models/k3"), known)
+    assert (
+        "engine.profile, engine.overrides: `max_model_length` is an argument that vLLM does not know; did you mean "
+        "`max_model_len`?; `zzz` is an argument that vLLM does not know; remove it; "
+        "`model` is set elsewhere, by `engine.model_path`; remove it"
+    ) == str(failure.value)
+
+
+def test_what_the_gateway_gives_itself_is_no_argument_of_a_profile() -> None:
+    profile = load_profile("kimi-k3-b200-2node", {"served_model_name": "mine"})
+    with pytest.raises(ProfileError, match="`served_model_name` is set elsewhere"):
+        headless_arguments(profile, Path("/models/k3"), list(profile.engine))
 
 
 def test_ray_starts_its_own_processes() -> None:

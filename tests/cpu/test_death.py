@@ -59,7 +59,12 @@ async def test_a_killed_engine_core_is_noticed_and_told(demo_model: Path) -> Non
     [
         ({"enable_chunked_prefill": True}, "enable_chunked_prefill: false"),
         ({"long_prefill_token_threshold": 256}, "long_prefill_token_threshold"),
-        ({"no_such_argument": 1}, "no_such_argument"),
+        ({"max_num_seq": 1}, "`max_num_seq`: is an argument that vLLM does not know; did you mean `max_num_seqs`"),
+        ({"model": "/x"}, "engine.overrides.model: is set elsewhere"),
+        ({"max_num_seqs": "many"}, "`max_num_seqs`: Input should be a valid integer, .*, not `many`"),
+        ({"max_num_seqs": 0}, "`max_num_seqs`: Input should be greater than or equal to 1, not `0`"),
+        ({"speculative_config": 4}, "vLLM does not take `cpu-demo` for this model"),
+        ({"tensor_parallel_size": 99}, "attention heads .* tensor parallel size"),
     ],
 )
 async def test_a_profile_that_cannot_work_is_refused(demo_model: Path, overrides: dict[str, object], words: str) -> None:

@@ -128,6 +128,22 @@ def both_serve_as_one(gateway: Served) -> None:
     assert all(scrapes[0].keys() == scrape.keys() for scrape in scrapes)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_setting_that_vllm_does_not_take_ends_with_2_and_is_told_once(
+    tmp_path: Path, redis: RedisServer, arguments: list[str], workers: int
+) -> None:
+    """A supervisor should not start it again, and who reads the log should not have to look for it."""
+    http = {"port": 0, "workers": workers}
+    engine = {"overrides": {"max_num_seqs": "many"}}
+    with pytest.raises(RuntimeError, match="did not start") as caught:
+        async with served(tmp_path, arguments, http=http, storage={"limits_url": redis.url}, engine=engine):
+            pass
+    said = str(caught.value)
+    assert "exit code 2" in said
+    assert 1 == said.count("`max_num_seqs`: Input should be a valid integer")
+    assert "Traceback" not in said
+
+
 def grown(before: dict[str, float], now: dict[str, float], name: str) -> float:
     """Since the engine was warmed up."""
     return now[name] - before[name]

@@ -26,7 +26,7 @@ class Still:
     def __init__(self, *tenants: Tenant, seats: int = 4, **settings: Any) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.clock = ManualClock()
-        storage = {"ledger_url": "sqlite://", "spool_path": self._folder.name}
+        storage = {"ledger_url": f"sqlite:///{self._folder.name}/gateway.db", "spool_path": self._folder.name}
         values = {"engine": {"kind": "scripted"}, "storage": storage, **settings}
         app = create_app(Settings.model_validate(values), self._no_engine, clock=self.clock)
         self.gateway: Gateway = app.state.gateway

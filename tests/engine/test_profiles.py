@@ -93,10 +93,11 @@ def test_a_name_is_not_a_way_out_of_the_folder(name: str) -> None:
         ("a: [", "can't be read"),
         ({**GOOD, "enviroment": {}}, "`enviroment` is no field; known are: name"),
         ({"name": "mine"}, "`engine` is missing"),
-        ({**GOOD, "engine": []}, "`engine` must be a dict"),
+        ({**GOOD, "engine": []}, "`engine` must be a mapping"),
         ({**GOOD, "environment": {"A": 1}}, r"`environment\.A` must be a string: put it in quotes"),
         ({**GOOD, "engine": {"model": "x"}}, r"`engine\.model`"),
-        ({**GOOD, "extends": 5}, r"`extends` must be a str or a list"),
+        ({**GOOD, "extends": 5}, r"`extends` must be text or a list"),
+        ({**GOOD, "extends": ["cpu-demo", 4]}, r"^engine\.profile: `extends` .* has `4`, which is no name of a profile"),
         ({**GOOD, "extends": "kimi-k4"}, r"extends `kimi-k4`, which is none; known are: cpu-demo"),
         ({**GOOD, "extends": "../profiles/cpu-demo"}, r"extends `\.\./profiles/cpu-demo`, which is none"),
         ({**GOOD, "extends": "nowhere.yaml"}, r"nowhere\.yaml` can't be read"),
@@ -212,7 +213,7 @@ def test_the_draft_model_may_lie_in_a_folder() -> None:
     moved = load_profile("kimi-k3-b300-dspark", draft_model_path=Path("/models/draft")).engine["speculative_config"]
     assert {**shipped, "model": "/models/draft"} == moved
     for name, overrides in (("kimi-k3-b300", {}), ("cpu-demo", {}), ("kimi-k3-b300-dspark", {"speculative_config": None})):
-        with pytest.raises(ProfileError, match=f"`engine.draft_model_path` .*`{name}` has no draft model"):
+        with pytest.raises(ProfileError, match=f"engine.draft_model_path: .*`{name}` has no draft model"):
             load_profile(name, overrides, Path("/models/draft"))
 
 

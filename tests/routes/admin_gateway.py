@@ -34,7 +34,7 @@ class AdminGateway:
             "engine": {"kind": "scripted"},
             "models": MODELS,
             "tenancy": {"admin_key": ADMIN, **tenancy},
-            "storage": {"ledger_url": "sqlite://", "spool_path": self._spool.name},
+            "storage": {"ledger_url": f"sqlite:///{self._spool.name}/gateway.db", "spool_path": self._spool.name},
         }
         app = create_app(Settings.model_validate(values), self._no_engine, clock=self.clock)
         self.gateway: Gateway = app.state.gateway

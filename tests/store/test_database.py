@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import re
 import signal
@@ -228,8 +230,22 @@ async def test_what_is_no_store_is_named(tmp_path: Path) -> None:
         await Database.open(f"sqlite:///{tmp_path}/text")
     with pytest.raises(StoreUnusableError, match=r"Not a directory|File exists"):
         await Database.open(f"sqlite:///{tmp_path}/file/gateway.db")
-    with pytest.raises(StoreUnusableError, match="Is a directory"):
+    with pytest.raises(StoreUnusableError, match=r"Is a directory; name a file that can be one in `storage\.ledger_url`"):
         await Database.open(f"sqlite:///{tmp_path}")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOENT, errno.EACCES])
+async def test_a_place_where_no_folder_can_be_made_is_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Nobody waits for a read-only root to become another."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StoreUnusableError, match=os.strerror(number)):
+        await Database.open(f"sqlite:///{tmp_path}/var/gateway.db")
 
 
 @pytest.mark.parametrize(

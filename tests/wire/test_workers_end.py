@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import signal
@@ -53,8 +54,15 @@ async def test_the_first_key_and_the_banner_are_said_once_and_a_drain_at_any_wor
     assert {200} == {answer.status_code for answer in answers}
     assert all(answer.text.rstrip().endswith("[DONE]") for answer in answers[::2])
     assert 0 == code
-    outcomes = Counter(row["outcome"] for row in ledger_rows(gateway.ledger))
+    outcomes = Counter(kept_rows(gateway, tmp_path).values())
     assert {"finished": 30} == {name: count for name, count in outcomes.items() if name != "rejected"}
+
+
+def kept_rows(gateway: Workers, folder: Path) -> dict[str, str]:
+    """The outcome of each row by its id: in the database, or on the spool where the database was too slow for the end."""
+    lines = [line for file in (folder / "spool").glob("*.rows") for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [*ledger_rows(gateway.ledger), *(json.loads(line.partition(" ")[2]) for line in lines)]
+    return {row["id"]: row["outcome"] for row in rows}
 
 
 def begin(gateway: Workers, count: int) -> list[socket.socket]:
@@ -166,6 +174,24 @@ def test_a_mistake_in_the_profile_ends_all_with_the_code_of_mistakes(redis: Redi
     assert 2 == code
     assert "that is why" in gateway.log
     assert "Traceback" not in gateway.log
+
+
+def test_a_signal_before_they_serve_ends_them_unheard(redis: RedisServer, tmp_path: Path) -> None:
+    """Nothing is under way yet, so nobody waits until they have come up, and none says that it is ready."""
+    gateway = Workers(tmp_path, redis)
+    gateway.start(waits=False)
+    try:
+        processes = wait_for(lambda: found if len(found := gateway.processes) == 2 else None)
+        for process in processes:
+            process.suspend()  # as one that reads in a large library
+        gateway.send(signal.SIGTERM)
+
+        assert 0 == gateway.wait_code()
+        assert [] == psutil.wait_procs(processes, timeout=10)[1]
+        assert "stopping" in gateway.log
+        assert "base URL" not in gateway.log
+    finally:
+        gateway.kill()
 
 
 def test_one_that_can_not_start_ends_all_with_its_message(redis: RedisServer, tmp_path: Path) -> None:
