@@ -91,6 +91,8 @@ class EdgeMiddleware:
             if not status:
                 await error_response(state["error"])(scope, receive, send_with_id)
         finally:
+            if (body := state.get("body")) is not None:
+                body.close()
             self._count(scope, state)
             ended_s = self._clock.monotonic_s()
             if tracer is not None and trace is not None:
