@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -57,8 +58,8 @@ class TimedFlow(FlowControl):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. In the state of each request are the `pace` of its client, as `client`, `write_piece` as `write`, and
-    `can_write`.
+    """One connection. In the state of each request are the `pace` of its client, as `client`, `write_piece` as `write`,
+    `can_write`, and `watch`.
 
     `_num_head_bytes`: URL, headers and trailers of the message so far. `_num_idle_bytes`: received since the parser last had
     something to hand on, which is what it keeps of a line that does not end. `_unread`: received, and waiting for a turn of the
@@ -82,6 +83,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._deaf = False
         self._num_unread_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
+        self._gone: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -125,6 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.scope["state"]["client"] = self.flow.pace
             self.scope["state"]["write"] = self.write_piece
             self.scope["state"]["can_write"] = self.can_write
+            self.scope["state"]["watch"] = self.watch
 
     def on_url(self, url: bytes) -> None:
         if not self._deaf:
@@ -171,6 +174,21 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         return bool(cycle.response_started and cycle.chunked_encoding)
 
+    def watch(self, gone: Callable[[], None] | None) -> None:
+        """Call `gone` when the client of the answer under way leaves; None: nothing any more. The request has been read."""
+        self._gone = gone
+        if gone is None:
+            return
+        if self.cycle.disconnected:
+            self.loop.call_soon(self._tell_gone)
+        else:
+            self.flow.resume_reading()  # else it would not be noticed
+
+    def _tell_gone(self) -> None:
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
+
     def send_400_response(self, msg: str) -> None:
         if not self._deaf:
             self._refuse(_too_large() if self._num_head_bytes > MAX_HEAD_BYTES else InvalidRequestError("this is not HTTP/1.1"))
@@ -204,6 +222,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._unread.clear()
         super().connection_lost(exc)
+        self._tell_gone()
 
     def _count(self, num_bytes: int) -> None:
         self._num_head_bytes += num_bytes
@@ -231,6 +250,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:  # its body is broken
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+            self._tell_gone()
             if self.cycle.response_started:
                 self.transport.close()
                 return
