@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from server.clock import Clock
 from server.errors import GatewayError, HeadersTooLargeError, InvalidRequestError
+from server.flag import Flag
 from server.gateway import Gateway
 from server.middleware.errors import error_response
 from server.pace import ClientPace
@@ -39,19 +40,29 @@ class TimedFlow(FlowControl):
     """Measures how long a client leaves unread what was written, while somebody waits to write more. `pace`: of the request."""
 
     def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
-        super().__init__(transport)
+        self._transport = transport
+        self.read_paused = self.write_paused = False
         self.pace = ClientPace()
         self._clock = clock
+        self._is_writable = Flag(is_set=True)
         self._num_waiting = 0
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._is_writable.clear()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._is_writable.set()
 
     async def drain(self) -> None:
         if self._num_waiting:  # the answer and a comment: the time counts once
-            await super().drain()
+            await self._is_writable.wait()
             return
         self._num_waiting = 1
         begun_s = self._clock.monotonic_s()
         try:
-            await super().drain()
+            await self._is_writable.wait()
         finally:
             self._num_waiting = 0
             self.pace.unread_s += self._clock.monotonic_s() - begun_s
@@ -65,6 +76,11 @@ class HttpProtocol(HttpToolsProtocol):
     something to hand on, which is what it keeps of a line that does not end. `_unread`: received, and waiting for a turn of the
     loop; nothing more is received meanwhile. `_deaf`: whatever else comes is dropped.
     """
+
+    __slots__ = (
+        "_deaf", "_gateway", "_gone", "_num_head_bytes", "_num_idle_bytes", "_num_unread_bytes", "_patience", "_unread",
+        "_write_timeout_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -84,6 +100,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._num_unread_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
         self._gone: Callable[[], None] | None = None
+        self.pipeline = ()  # type: ignore[assignment]  # none waits there: `on_message_begin`
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -143,6 +160,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._num_idle_bytes = 0
         if not self._deaf:
             super().on_headers_complete()
+            if self.cycle is not None:
+                self.cycle.message_event = Flag()  # type: ignore[assignment]  # as good as uvicorn's, which nobody has yet
             if self._gateway.draining and self.cycle is not None:
                 self.cycle.keep_alive = False  # the answer says so: a client's next request goes elsewhere
 

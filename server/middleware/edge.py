@@ -73,6 +73,7 @@ class EdgeMiddleware:
                     trace.opened()
                 more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in state["headers"].items()]
                 message["headers"] = [*message.get("headers", ()), *more, header]
+                state["headers"].clear()
             await send(message)
 
         try:
