@@ -65,8 +65,8 @@ class AuthenticationMiddleware:
 
     def _is_public(self, scope: Scope) -> bool:
         path = scope["path"]
-        if self._metrics_from_loopback and _is_from_here(scope) and _is_named_so(scope):
-            return path in PUBLIC_PATHS or path == "/metrics" or _is_below(path, "/dashboard")
+        if path == "/metrics" or _is_below(path, "/dashboard"):
+            return self._metrics_from_loopback and _is_from_here(scope) and _is_named_so(scope)
         return path in PUBLIC_PATHS
 
     def _identify(self, scope: Scope) -> GatewayError | None:
