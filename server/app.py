@@ -77,7 +77,7 @@ def create_app(
 
 
 class _Application(FastAPI):
-    """Our own layers, and nothing around them: what waits there is as much for each open stream, and is passed by each request."""
+    """Our own layers, and nothing around them, where each request passes and each open stream waits."""
 
     def build_middleware_stack(self) -> ASGIApp:
         stack = super().build_middleware_stack()

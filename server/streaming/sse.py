@@ -66,8 +66,9 @@ class EventStream:
         keepalive_interval_s: float,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._headers = [*_HEADERS, *((name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items())]
-        self._open_frames: list[Callable[[StreamWriter], Awaitable[Frames]]] = [open_frames]
+        more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
+        self._headers = [*_HEADERS, *more]
+        self._open_frames: Callable[[StreamWriter], Awaitable[Frames]] | None = open_frames
         self._answers = answers
         self._interval_s = keepalive_interval_s
 
@@ -75,10 +76,8 @@ class EventStream:
         state = scope["state"]
         writer = StreamWriter(send, self._headers, self._interval_s, state)
         try:
-            async with self._answers.open(state, receive):
-                # Forgotten before the first frame: it has the request, which nobody needs while its answer is made.
-                async with aclosing(await self._open_frames.pop()(writer)) as frames:
-                    await self._send_frames(frames, writer, state.get("send", send))
+            async with self._answers.open(state, receive), aclosing(await self._frames(writer)) as frames:
+                await self._send_frames(frames, writer, state.get("send", send))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -88,6 +87,12 @@ class EventStream:
             state["error"] = failure
             await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _frames(self, writer: StreamWriter) -> Awaitable[Frames]:
+        """Forgets what opens them: that has the whole request, which nobody needs while its answer is made."""
+        assert self._open_frames is not None
+        open_frames, self._open_frames = self._open_frames, None
+        return open_frames(writer)
 
     async def _send_frames(self, frames: Frames, writer: StreamWriter, send: Send) -> None:
         """`send`: the server's own, past all layers, for what follows the head."""
