@@ -11,9 +11,9 @@ import structlog
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from server.body import Body, read_body
+from server.body import MIN_LIFTED_BYTES, Body, read_body
 from server.context import RequestContext, Tenant
 from server.gateway import Gateway
 from server.generation import Generation
@@ -54,7 +54,7 @@ async def create_chat_completion(gateway: Gateway, state: dict[str, Any], receiv
     gateway.check_ready()
     with ExitStack() as files:  # what is not answered holds nothing
         async with gateway.answers.open(state):
-            body = await read_body(_chunks(receive))
+            body = await _read(receive)
             files.callback(body.close)
             wanted, sources = await gateway.parser.parse(body, ignore_reserved=gateway.ignores_reserved_fields)
         if gateway.debug and (unknown := unknown_fields(body.json, chat.FIELDS)):
@@ -113,16 +113,26 @@ async def create_chat_completion(gateway: Gateway, state: dict[str, Any], receiv
     return CollectedAnswer(collect, gateway.answers, headers=headers)
 
 
-async def _chunks(receive: Receive) -> AsyncGenerator[bytes, None]:
-    """A body, as it arrives. Raises `ClientDisconnect`."""
-    more = True
-    while more:
-        message = await receive()
+async def _read(receive: Receive) -> Body:
+    """The body. Raises `ClientDisconnect`."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        data = message.get("body", b"")
+        if len(data) <= MIN_LIFTED_BYTES:  # as `read_body` would
+            return Body(data, len(data))
+    return await read_body(_chunks(message, receive))
+
+
+async def _chunks(message: Message, receive: Receive) -> AsyncGenerator[bytes, None]:
+    """A body, as it arrives, from its first `message` on."""
+    while True:
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         if chunk := message.get("body"):
             yield chunk
-        more = message.get("more_body", False)
+        if not message.get("more_body", False):
+            return
+        message = await receive()
 
 
 async def _images(
