@@ -27,6 +27,7 @@ from typing import Any
 
 import uvloop
 
+from bench.processes import end_on_sigterm
 from server.admission.admission import Admission
 from server.admission.limits import Estimate, Usage
 from server.admission.memory import MemoryStore
@@ -143,6 +144,7 @@ async def _measure(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=7)

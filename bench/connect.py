@@ -20,7 +20,7 @@ import uvloop
 
 from bench import load
 from bench.line_up import BODIES, Frontend, LineUp, add_options
-from bench.processes import allow_many_files
+from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option
 from bench.served import KEY, MODEL
 
@@ -67,6 +67,7 @@ async def _measure(line_up: LineUp, options: argparse.Namespace) -> list[dict[st
 
 def main(arguments: list[str] | None = None) -> None:
     """Run and print."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser("bench connect", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--concurrent", default="1,16,64")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ending_load import UNREACHABLE, WHOLE, Clients, Request, arrivals, fates
+from bench.processes import end_on_sigterm
 
 KEY = "k3gw-bench-key-0123456789"
 END: list[Any] = [{"control": ["</response>", "</message>"]}, "stop"]
@@ -268,6 +269,7 @@ async def _main() -> None:
 
 def main() -> None:
     """Run and print."""
+    end_on_sigterm()
     asyncio.run(_main())
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from bench import fairness_http
 from bench.fair_shares import WARM_UP_S, Found, Load, Shape, busy_line, shares
+from bench.processes import end_on_sigterm
 from bench.virtual_time import LoopClock, run
 from server.admission.fair_queue import FairQueue
 from server.context import Tenant
@@ -150,6 +151,7 @@ def measure(num_seats: int, seconds: float, seed: int) -> list[Found]:
 
 def main() -> None:
     """Measure and print. Exit code 1 where something was missed."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seats", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=400.0, help="of made-up time, for each measurement")

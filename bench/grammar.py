@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.processes import end_on_sigterm
 from server.grammar.base import Shape
 from server.grammar.factory import GrammarFactory
 from server.vocabulary.base import Vocabulary
@@ -222,6 +223,7 @@ class Bench:
 
 def main() -> None:
     """Run and print."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab", type=Path, action="append", required=True, help="a model's folder or its tokeniser's file")
     parser.add_argument("--rounds", type=int, default=3)

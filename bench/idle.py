@@ -21,7 +21,7 @@ import uvloop
 from bench import load
 from bench.core_plan import Plan
 from bench.line_up import BODIES, Frontend, LineUp, add_options
-from bench.processes import allow_many_files
+from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option
 from bench.served import KEY, MODEL
 
@@ -114,6 +114,7 @@ async def _measure(line_up: LineUp, frontend: Frontend, num_streams: int) -> dic
 
 def main(arguments: list[str] | None = None) -> None:
     """Run and print."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser("bench idle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--streams", default="1000,5000")

@@ -30,6 +30,7 @@ from bench.child import Child
 from bench.image_load import Streams, add_options, be_nice
 from bench.image_memory import Memory
 from bench.image_servers import ADMIN_KEY, SERVERS
+from bench.processes import end_on_sigterm
 
 MAX_P99_RATIO: Final = 1.2
 MAX_BLOCK_MS: Final = 20.0
@@ -217,6 +218,7 @@ def _missed(gateway: dict[str, float]) -> list[str]:
 
 
 def main() -> int:
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each phase")
     parser.add_argument("--rounds", type=int, default=3)

@@ -33,6 +33,7 @@ from bench import virtual_time
 from bench.leak_checks import Faults, check_metrics, check_nothing_left, check_rows, count_held, samples_of, sums_of
 from bench.leak_load import DIES, RARE, Client, CountingEngine, Got, ask_of
 from bench.leak_setup import PRICES, Counted, Figures, WatchedLimits, counted_in_redis, settings_of, tenants_of
+from bench.processes import end_on_sigterm
 from server.admission.redis_store import RedisStore
 from server.app import create_app
 from server.clock import Clock, SystemClock
@@ -280,6 +281,7 @@ class Round:
 
 
 def main() -> int:
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
+from bench.processes import end_on_sigterm
 from server.clock import SystemClock
 from server.record import GenerationRecord
 from server.store.database import Database
@@ -82,6 +83,7 @@ async def _measure(folder: Path, url: str, num_rows: int) -> dict[str, object]:
 
 
 def main() -> int:
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--url", help="a database; by default a new SQLite file")

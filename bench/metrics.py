@@ -28,6 +28,7 @@ import httpx
 
 from bench import load
 from bench.metrics_server import ADMIN_KEY, KEY, MODEL, STEP_S, NoPace, Server
+from bench.processes import end_on_sigterm
 from server.clock import SystemClock
 from server.metrics.recorder import Recorder
 from server.pace import Pace
@@ -248,6 +249,7 @@ def _alone() -> dict[str, float]:
 
 def main() -> None:
     """Run and print."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a folder with config.json and a tokenizer; weights are not read")
     parser.add_argument("--streams", type=int, default=32)

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.processes import ROOT
+from bench.processes import ROOT, end_on_sigterm
 from bench.report import Report, add_json_option, ratio
 from server.parsers.base import Expected
 from server.parsers.factory import ParserFactory
@@ -118,6 +118,7 @@ def _marked(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run and print."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser("bench parse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = DEMO_MODEL if (DEMO_MODEL / "config.json").is_file() else None
     parser.add_argument("--vocab", type=Path, default=known, help="a model's folder; else every byte is a token")

@@ -30,6 +30,11 @@ def python(module: str, *arguments: object) -> list[str]:
     return [sys.executable, "-m", module, *map(str, arguments)]
 
 
+def end_on_sigterm() -> None:
+    """Have SIGTERM end this process as Ctrl-C does: by an exception, at which its servers are ended and its folders removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def allow_many_files() -> None:
     """As many open connections as the system lets this process and its children have."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

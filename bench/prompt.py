@@ -29,6 +29,7 @@ import uvloop
 from bench.child import Child
 from bench.conversations import Talk, body_of, num_turns_of
 from bench.image_load import Streams, be_nice
+from bench.processes import end_on_sigterm
 from bench.prompt_servers import ADMIN_KEY, CONTEXT_LENGTH
 from server.prompts.base import Conversation
 from server.prompts.kimi_k3 import KimiK3Format
@@ -167,6 +168,7 @@ def _served(options: argparse.Namespace, num_tokens: int) -> list[dict[str, dict
 
 
 def main() -> int:
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab", type=Path, required=True, help="a model's folder, `tiktoken.model` or `tokenizer.json`")
     parser.add_argument("--model", type=Path, help="a model's folder, for vLLM; weights are not read")

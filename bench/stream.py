@@ -26,7 +26,7 @@ import uvloop
 
 from bench.core_plan import KINDS
 from bench.line_up import Frontend, LineUp, add_options
-from bench.processes import allow_many_files
+from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option, ratio
 
 FRONTENDS: Final = ("gateway", "gateway-off", "vllm", "asgi", "direct", "gateway-zmq", "rust")
@@ -61,7 +61,7 @@ class Setting:
 def _settings(options: argparse.Namespace) -> Iterator[Setting]:
     for kind in options.kinds.split(","):
         for tokens_per_step in map(int, options.tokens_per_step.split(",")):
-            for num_streams in map(int, options.streams.split(",")):
+            for num_streams in map(int, filter(None, options.streams.split(","))):
                 yield Setting(kind, tokens_per_step, 0.0, num_streams)
             for paced in filter(None, options.paced.split(",")):
                 steps_per_s, num_streams = paced.split(":")
@@ -134,9 +134,10 @@ def _ratios(setting: Setting, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run and print."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser("bench stream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--streams", default="32,128", help="at once, as fast as it goes")
+    parser.add_argument("--streams", default="32,128", help="at once, as fast as it goes; empty for none")
     parser.add_argument("--paced", default="40:128", help="STEPS/S:STREAMS,…; empty for none")
     parser.add_argument("--kinds", default="text", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--tokens-per-step", default="1")

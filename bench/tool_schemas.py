@@ -24,6 +24,7 @@ import httpx
 import jsonschema_rs
 
 from bench.chat_answers import Answer, ask
+from bench.processes import end_on_sigterm
 
 SCHEMAS = Path(__file__).resolve().parents[1] / "tests" / "data" / "tool_schemas"
 NAMES = ("agents", "business", "values", "containers", "combined", "generators")
@@ -205,6 +206,7 @@ def table(plan: Sequence[tuple[Case, Mode]], faults: Sequence[Fault]) -> str:
 
 def main() -> None:
     """Run and print. Exits with 1 where a call is missing or does not fit."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
     parser.add_argument("--key", required=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 from bench.drain import KEY, Served, served
 from bench.load import Measured, cpu_s, request, stream
+from bench.processes import end_on_sigterm
 
 SCRIPT = [{"reply": [{"repeat": {"times": 100_000, "of": [{"text": "a"}]}}]}]
 MIB = 1024 * 1024
@@ -82,6 +83,7 @@ def _figures(rounds: list[Measured], gateway: Served) -> dict[str, Any]:
 
 def main() -> None:
     """Print one JSON line for each number of workers."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--redis", required=True, help="where limits are kept, e.g. `redis://127.0.0.1:6379/0`")
     parser.add_argument("--workers", default="1,2")

@@ -18,12 +18,14 @@ import tempfile
 import time
 
 from bench.load import cpu_s
+from bench.processes import end_on_sigterm
 
 KEY = "k3gw-valid-key-of-the-bench"
 WRONG = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer k3gw-wrong\r\ncontent-length: 2\r\n\r\n{}"
 
 
 def main() -> None:
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rate", type=int, default=10_000, help="wrong keys a second")

@@ -91,14 +91,15 @@ def pip_config() -> dict[str, list[str]]:
 
 
 def opened(url: str, context: ssl.SSLContext):  # type: ignore[no-untyped-def]
-    """A response. Names and passwords in a URL go where they belong."""
+    """A response. Names and passwords in a URL go where they belong, and not where the index sends on to."""
     parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
     headers = {"Accept": "text/html", "User-Agent": "k3-gateway-setup"}
-    if "@" in parts.netloc:
-        user, _, host = parts.netloc.rpartition("@")
-        headers["Authorization"] = f"Basic {base64.b64encode(unquote(user).encode()).decode()}"
-        url = urlunsplit(parts._replace(netloc=host))
-    return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S, context=context)
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host)), headers=headers)
+    if user:
+        credentials = base64.b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {credentials}")
+    return urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context)
 
 
 def hidden(url: str) -> str:

@@ -19,7 +19,8 @@ import typer
 from server import __version__
 from server import settings as settings_module
 from server.commands import keys, profiles, tenants, usage
-from server.engine.profiles import ProfileError, load_profile
+from server.engine.profiles import load_profile
+from server.grammar.base import Bounds
 from server.settings import Settings, SettingsError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Gateway for Kimi K3 on vLLM.")
@@ -100,9 +101,11 @@ def check_config(config: Config = None, profile: Profile = None) -> None:
         loaded_profile = (
             load_profile(engine.profile, engine.overrides, engine.draft_model_path) if engine.kind == "vllm" else None
         )
+        if loaded_profile is not None:
+            Bounds.read(loaded_profile.answer_bounds)
     except SettingsError as error:
         _refuse(error.mistakes)
-    except ProfileError as error:
+    except ValueError as error:
         _refuse([f"engine.profile: {error}"])
     for name, value in sorted(settings_module.flatten(loaded).items()):
         origin = next((origins[key] for key in origins if key == name or name.startswith(f"{key}.")), "default")

@@ -5,7 +5,6 @@ Role: composition below `serving.py`: what can be known to fail is found before 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,10 +50,9 @@ def vllm_model(settings: Settings) -> tuple[Profile, Path]:
 
     profile = load_profile(settings.engine.profile, settings.engine.overrides, settings.engine.draft_model_path)
     try:
-        Bounds(**profile.answer_bounds)
-    except TypeError:
-        known = ", ".join(field.name for field in fields(Bounds))
-        raise ValueError(f"the engine profile `{profile.name}` has unknown `answer_bounds`; known are: {known}") from None
+        Bounds.read(profile.answer_bounds)
+    except ValueError as error:
+        raise ValueError(f"the engine profile `{profile.name}`: {error}") from None
     model_path = settings.engine.model_path
     if model_path is None:
         raise ValueError(

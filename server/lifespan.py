@@ -17,6 +17,7 @@ from fastapi import FastAPI
 
 from server.admission.memory import MemoryStore
 from server.engine.base import Engine
+from server.engine.profiles import ProfileError
 from server.errors import EngineDeadError
 from server.gateway import Gateway
 from server.store.errors import StoreError
@@ -102,7 +103,7 @@ async def _run_engine(gateway: Gateway, open_engine: OpenEngine) -> None:
         await engine.wait_dead()
         raise EngineDeadError("the engine has died")
     except Exception as error:
-        log.error("engine_failed", error=str(error), exc_info=not isinstance(error, EngineDeadError))
+        log.error("engine_failed", error=str(error), exc_info=not isinstance(error, (EngineDeadError, ProfileError)))
         gateway.failure = error
         gateway.on_failure()
     finally:

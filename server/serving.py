@@ -1,6 +1,7 @@
 """Running one gateway: opens the engine that the settings name, serves HTTP, and says when it is ready.
 
-Role: composition below `cli.py`. Returns the process's exit code: 0 after an orderly stop, 1 when the engine failed.
+Role: composition below `cli.py`. Returns the process's exit code: 0 after an orderly stop, 1 when the engine failed, 2 for what
+is wrong in the settings or in the engine's profile, which the next start would find again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fastapi import FastAPI
 from server import logs
 from server.app import create_app
 from server.banner import banner, key_hint, key_shown, say
+from server.engine.profiles import ProfileError
 from server.engines import engine_opener
 from server.gateway import Gateway
 from server.http_protocol import HttpProtocol
@@ -79,7 +81,12 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
     server.on_hangup = reloader.ask
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(sockets=[listener]))
-    return 1 if gateway.failure is not None else 0
+    return exit_code(gateway.failure)
+
+
+def exit_code(failure: BaseException | None) -> int:
+    """Of a process that ends for this reason."""
+    return 0 if failure is None else 2 if isinstance(failure, ProfileError) else 1
 
 
 def reloadable(gateway: Gateway) -> dict[str, Apply]:

@@ -45,7 +45,9 @@ _VISIBLE = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/@]*(?=@)|(?<=[?&])([^=&]*password=)[^&]*")
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/]*(?=@)|(?<=[?&])([^=&]*password=)[^&]*")  # to the last `@`: some are not escaped
+_SECRET = re.compile(r"(?:token|key)$|(?:secret|password)[^.]*$", re.IGNORECASE)
+"""Names of secrets, ours and those that an engine's arguments and variables may have."""
 
 
 class SettingsError(Exception):
@@ -152,8 +154,18 @@ def load_with_origins(config: Path | None = None, flags: Mapping[str, Any] | Non
 
 def flatten(settings: Settings) -> dict[str, Any]:
     """Dotted name -> value of every setting; secrets stay hidden, the passwords of URLs among them."""
-    flat = _flat(settings.model_dump(mode="json"))
-    return {name: _PASSWORD.sub(r"\1\2***", value) if isinstance(value, str) else value for name, value in flat.items()}
+    return {name: showable(name, value) for name, value in _flat(settings.model_dump(mode="json")).items()}
+
+
+def showable(name: str, value: Any) -> Any:
+    """`value` as it may be seen under this dotted name: with no secret at any depth, and no password of a URL."""
+    if isinstance(value, Mapping):
+        return {key: showable(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [showable(name, inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    return "***" if value and _SECRET.search(name) else _PASSWORD.sub(r"\1\2***", value)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -194,6 +194,33 @@ def test_what_a_client_does_wrong_warns_nobody(serve: Serve) -> None:
     assert "status=431" in gateway.log
 
 
+OPENS_NO_ENGINE = """
+import server.serving
+from server.cli import main
+from server.engine.profiles import ProfileError
+
+async def open_engine():
+    raise {error}("that is why")
+
+server.serving.engine_opener = lambda settings: open_engine
+main()
+"""
+
+
+@pytest.mark.parametrize(("error", "code"), [("ProfileError", 2), ("RuntimeError", 1)])
+def test_a_mistake_in_the_profile_is_a_line_and_is_not_tried_again(tmp_path: Path, error: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OPENS_NO_ENGINE.format(error=error), "serve", "--engine", "scripted", "--port", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ("that is why" in done.stderr, code, code == 1) == (True, done.returncode, "Traceback" in done.stderr), done.stderr
+
+
 def test_an_idle_gateway_ends_at_once(serve: Serve) -> None:
     gateway = serve([], 600)
     with httpx.Client() as client:  # and a connection that stays open

@@ -93,6 +93,19 @@ def test_passwords_of_urls_are_not_printed() -> None:
     assert "redis://:***@cache/0" == shown["storage.limits_url"]
 
 
+def test_a_password_with_an_at_sign_is_not_printed_in_part() -> None:
+    shown = flatten(load(None, {"storage.limits_url": "redis://me:first@second@c/0"}))
+    assert "redis://me:***@c/0" == shown["storage.limits_url"]
+
+
+@pytest.mark.parametrize("name", ["hf_token", "HF_TOKEN", "api_key", "aws_secret_access_key", "password", "S3_PASSWORD_OF_US"])
+def test_secrets_of_an_engine_s_arguments_are_not_printed_at_any_depth(name: str) -> None:
+    overrides = {name: "hush-1", "loader": {"deep": [{name: "hush-2"}], "url": "s3://me:hush-3@host/x"}, "max_num_tokens": "5"}
+    shown = flatten(load(None, {"engine.overrides": overrides}))
+    assert "hush" not in str(shown)
+    assert ("***", "5") == (shown[f"engine.overrides.{name}"], shown["engine.overrides.max_num_tokens"])
+
+
 def test_passwords_among_the_parameters_of_urls_are_not_printed() -> None:
     settings = Settings.model_validate(
         {

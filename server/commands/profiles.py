@@ -6,7 +6,6 @@ Role: command line. Looks at the machine and never imports vllm itself.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,10 +17,7 @@ from server.commands.registry_work import Config, refuse
 from server.engine.devices import find_devices
 from server.engine.hardware import VENDORS, is_made_for, missing
 from server.engine.profiles import Profile, ProfileError, load_profile, profile_names
-from server.settings import SettingsError, load
-
-_SECRET = re.compile(r"TOKEN$|KEY$|SECRET|PASSWORD")
-"""Variables that somebody's own profile may have for the engine's processes, and nobody wants to see."""
+from server.settings import SettingsError, load, showable
 
 
 def profiles(
@@ -49,8 +45,8 @@ def effective(profile: Profile, overrides: Mapping[str, Any]) -> Iterator[str]:
     for section, values in (("engine", profile.engine), ("environment", profile.environment)):
         for name, value in sorted(values.items()):
             origin = "engine.overrides" if section == "engine" and name in overrides else profile.name
-            shown = "'***'" if _SECRET.search(name) else repr(value)
-            yield f"profile.{section}.{name} = {shown}  ({origin})"
+            yield f"profile.{section}.{name} = {showable(name, value)!r}  ({origin})"
+    yield "note: names and values in `profile.engine` and `profile.environment` are not checked: vLLM does so when it starts"
     if profile.requires is not None:
         lack = missing(profile.requires, find_devices(profile.requires.vendor))
         yield f"note: the profile needs {profile.requires}; {lack or 'this machine has that'}"

@@ -10,7 +10,7 @@ Must not: import vllm, or know where the model lies.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,14 @@ class Profile:
     def num_nodes(self) -> int:
         """How many machines the engine is spread over by vLLM itself."""
         return int(self.engine.get("nnodes") or 1)
+
+    def arguments(self, known: Collection[str]) -> dict[str, Any]:
+        """The engine's, as vLLM takes them; `known` are the names of those that it has. Raises `ProfileError`."""
+        if unknown := [f"`{name}`" for name in self.engine if name not in known]:
+            raise ProfileError(f"the engine profile `{self.name}` has arguments that vLLM does not know: {', '.join(unknown)}")
+        speculates = bool(self.engine.get("speculative_config"))
+        # vLLM refuses this one where nothing is speculated.
+        return {name: value for name, value in self.engine.items() if speculates or name != "per_request_spec_decode_metrics"}
 
     def on_node(self, rank: int, head: str | None) -> Profile:
         """The profile as node `rank` runs it, `head` being the address of node 0 (None: as the profile says)."""
@@ -178,41 +186,49 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What one file says, each field of the type it must have."""
+    """What one file says, each field of the type it must have. Raises `ProfileError` with every mistake."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ProfileError(f"the engine profile `{path}` can't be read: {error}") from error
     if not isinstance(content, dict):
         raise ProfileError(f"the engine profile `{path}` is no mapping; it needs `name` and `engine`")
+    mistakes = []
     for name, value in content.items():
-        if name not in _FIELDS:
-            raise ProfileError(f"the engine profile `{path}` has an unknown field `{name}`; known are: {', '.join(_FIELDS)}")
-        types = _FIELDS[name]
-        if value is not None and not isinstance(value, types):
+        types = _FIELDS.get(name)
+        if types is None:
+            mistakes.append(f"`{name}` is no field; known are: {', '.join(_FIELDS)}")
+        elif value is not None and not isinstance(value, types):
             names = " or a ".join(of.__name__ for of in (types if isinstance(types, tuple) else (types,)))
-            raise ProfileError(f"`{name}` of the engine profile `{path}` must be a {names}")
+            mistakes.append(f"`{name}` must be a {names}")
+    _refuse(path, mistakes)
     return content
 
 
 def _profile(content: Mapping[str, Any], path: Path) -> Profile:
-    """The profile of merged fields."""
-    if missing := [name for name in _REQUIRED if name not in content]:
-        raise ProfileError(f"the engine profile `{path}` has no `{missing[0]}`")
+    """The profile of merged fields. Raises `ProfileError` with every mistake."""
+    fields = dict(content)
+    mistakes = [f"`{name}` is missing" for name in _REQUIRED if name not in content]
     for name, value in content.get("environment", {}).items():
         if not isinstance(value, str):
-            raise ProfileError(f"`environment.{name}` of the engine profile `{path}` must be a string: put it in quotes")
+            mistakes.append(f"`environment.{name}` must be a string: put it in quotes")
     for name, value in content.get("answer_bounds", {}).items():
         if type(value) is not int or value < 0:
-            raise ProfileError(f"`answer_bounds.{name}` of the engine profile `{path}` must be a whole number")
-    if "model" in content["engine"]:
-        raise ProfileError(f"`engine.model` of the engine profile `{path}` is set elsewhere, by `engine.model_path`; remove it")
-    fields = dict(content)
+            mistakes.append(f"`answer_bounds.{name}` must be a whole number")
+    if "model" in content.get("engine", {}):
+        mistakes.append("`engine.model` is set elsewhere, by `engine.model_path`; remove it")
     if "date" in fields:
         fields["date"] = str(fields["date"])
     if "requires" in fields:
         try:
             fields["requires"] = Requirement.read(fields["requires"])
         except RequirementError as error:
-            raise ProfileError(f"`requires.{error.name}` of the engine profile `{path}` {error}") from error
+            mistakes.append(f"`requires.{error.name}` {error}")
+    _refuse(path, mistakes)
     return Profile(**fields)
+
+
+def _refuse(path: Path, mistakes: Sequence[str]) -> None:
+    """Raise `ProfileError` with all of them, if there are any."""
+    if mistakes:
+        raise ProfileError(f"the engine profile `{path}`: {'. '.join(mistakes)}")

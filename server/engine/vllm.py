@@ -121,7 +121,7 @@ class VllmEngine:
             async for output in outputs:
                 if not accepted:
                     accepted = True
-                    handover.begin(self._llm.output_processor, request.request_id)
+                    handover.begin(self._llm, request.request_id)
                 handover.is_awaited = False
                 completion = output.outputs[0]
                 if completion.finish_reason is not None:
@@ -139,7 +139,7 @@ class VllmEngine:
         except GatewayError:
             raise
         except Exception as error:
-            raise self._translated(error, accepted=accepted) from error
+            raise handover.failure or self._translated(error, accepted=accepted) from error
         finally:
             handover.end()
             if not ended:  # else the id may be another request's by now

@@ -15,21 +15,23 @@ from server.engine.base import Take
 
 
 class Handover:
-    """Of one request. `is_awaited`: its task waits for what comes next."""
+    """Of one request. `is_awaited`: its task waits for what comes next. `failure`: what `take` raised, and ends the request."""
 
-    __slots__ = ("_collector", "_make", "_state", "_take", "is_awaited")
+    __slots__ = ("_collector", "_make", "_state", "_take", "failure", "is_awaited")
 
     def __init__(self, take: Take | None) -> None:
         self._take = take
         self._state: Any = None
         self.is_awaited = False
+        self.failure: Exception | None = None
 
-    def begin(self, output_processor: Any, request_id: str) -> None:
+    def begin(self, llm: Any, request_id: str) -> None:
         """The first output has come. Where vLLM is not as it is known to be, or holds outputs back, all go the usual way."""
         if self._take is None:
             return
-        internal_ids = getattr(output_processor, "external_req_ids", {}).get(request_id, ())
-        state = output_processor.request_states.get(internal_ids[0]) if len(internal_ids) == 1 else None
+        processor = llm.output_processor
+        internal_ids = getattr(processor, "external_req_ids", {}).get(request_id, ())
+        state = processor.request_states.get(internal_ids[0]) if len(internal_ids) == 1 else None
         if state is None or state.stream_interval > 1 or state.queue is None:
             return
         self._state, self._collector, self._make = state, state.queue, state.make_request_output
@@ -52,6 +54,7 @@ class Handover:
                 if self._take(new_token_ids):
                     return None
             except Exception as error:  # noqa: BLE001 - raised where the request's task waits
+                self.failure, self.is_awaited = error, False
                 self._collector.put(error)
                 return None
         return self._make(new_token_ids, pooling_output, finish_reason, *rest, **named)

@@ -13,6 +13,7 @@ import dataclasses
 import os
 import signal
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 from server import environment
@@ -31,7 +32,7 @@ def run(profile: Profile, model_path: Path) -> None:
     from vllm.entrypoints.cli.serve import run_headless
 
     fields = {field.name: field.default for field in dataclasses.fields(AsyncEngineArgs)}
-    arguments = headless_arguments(profile, model_path, list(fields))
+    arguments = headless_arguments(profile, model_path, fields)
     port = profile.engine.get("master_port", fields["master_port"])
     gone = threading.Event()
 
@@ -47,22 +48,17 @@ def run(profile: Profile, model_path: Path) -> None:
             raise
 
 
-def headless_arguments(profile: Profile, model_path: Path, known: list[str]) -> argparse.Namespace:
+def headless_arguments(profile: Profile, model_path: Path, known: Collection[str]) -> argparse.Namespace:
     """The arguments as vLLM's command line would have them. `known`: names of the engine's arguments."""
     if profile.engine.get("distributed_executor_backend") == "ray":
         raise ProfileError(
             f"the engine profile `{profile.name}` runs by Ray; run `ray start --address=HEAD:6379` on the other nodes"
         )
-    if unknown := [name for name in profile.engine if name not in known]:
-        raise ProfileError(f"the engine profile `{profile.name}` has an argument that vLLM does not know: `{unknown[0]}`")
-    engine = dict(profile.engine)
-    if not engine.get("speculative_config"):
-        engine.pop("per_request_spec_decode_metrics", None)  # vLLM refuses it where nothing is speculated
     return argparse.Namespace(
         model=str(model_path),
         served_model_name=[model_path.name],
         api_server_count=0,
         headless=True,
         reasoning_parser_plugin=None,
-        **engine,
+        **profile.arguments(known),
     )

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -159,15 +159,13 @@ def configured(
 
     # Without it vLLM looks each of its switches up in the environment at every use, some of them for every token.
     vllm.envs.enable_envs_cache()
-    engine = dict(profile.engine)
-    if not engine.get("speculative_config"):
-        engine.pop("per_request_spec_decode_metrics", None)  # vLLM refuses it where nothing is speculated
+    engine = profile.arguments({field.name for field in fields(AsyncEngineArgs)})
     try:
         arguments = AsyncEngineArgs(model=str(model_path), served_model_name=model_name, **engine)
-    except TypeError as error:
-        raise ProfileError(f"the engine profile `{profile.name}` has an argument that vLLM does not know: {error}") from error
-    arguments._api_process_count, arguments._api_process_rank = num_processes, process
-    config = arguments.create_engine_config()
+        arguments._api_process_count, arguments._api_process_rank = num_processes, process
+        config = arguments.create_engine_config()
+    except ValueError as error:  # of its own checks
+        raise ProfileError(f"vLLM does not take the engine profile `{profile.name}`: {error}") from error
     scheduler = config.scheduler_config
     if current_platform.is_cpu() and (scheduler.enable_chunked_prefill or scheduler.long_prefill_token_threshold):
         raise ProfileError(

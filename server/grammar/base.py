@@ -7,7 +7,7 @@ Invariant: a grammar knows control tokens by their ids only; text that spells on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 
@@ -33,6 +33,14 @@ class Bounds:
     extra_keys: int | None = None
     depth: int | None = None
     exact_chars: int = 64
+
+    @classmethod
+    def read(cls, content: Mapping[str, int]) -> Bounds:
+        """Those that `answer_bounds` of a profile says. Raises `ValueError` for names that are none."""
+        known = [of.name for of in fields(cls)]
+        if unknown := [f"`answer_bounds.{name}`" for name in content if name not in known]:
+            raise ValueError(f"{', '.join(unknown)}: unknown; known are: {', '.join(known)}")
+        return cls(**content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class MergedScrape:
 
     def add(self, text: str) -> None:
         """Some lines more of it."""
-        for line in text.splitlines():
+        for line in text.split("\n"):  # which alone ends a line here, and not all that Unicode has
             if line.startswith("#"):
                 self._open(line)
             elif line:

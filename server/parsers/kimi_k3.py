@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from server.events import Event, Finish, ToolCallArguments
+from server.events import ContentDelta, Event, Finish, ReasoningDelta
 from server.parsers.base import ANYTHING, Expected
 from server.parsers.kimi_k3_header import SEPARATOR, Header
 from server.parsers.kimi_k3_message import Message, Place
@@ -77,17 +77,15 @@ class KimiK3Parser:
         return self._recoveries.as_dict()
 
     def feed(self, token_ids: Sequence[int]) -> list[Event]:
-        message = self._message
-        if len(token_ids) == 1 and self._flowing and (text := self._texts.get(token_ids[0])) is not None:
-            if message.place is Place.RESPONSE:
-                return [self._contents[token_ids[0]]]
-            if message.place is Place.THINK:
-                self._num_reasoning += 1
-                message.remember(text)
-                return [self._reasonings[token_ids[0]]]
-            fragment = message.calls.fragment(text)
-            return [ToolCallArguments(message.calls.index, fragment)] if fragment else []
-        texts = self._texts
+        message, texts = self._message, self._texts
+        if self._flowing and token_ids:
+            if len(token_ids) == 1:
+                if (text := texts.get(token_ids[0])) is not None:
+                    return self._flow(token_ids[0], text)
+            else:
+                several = [text for token_id in token_ids if (text := texts.get(token_id)) is not None]
+                if len(several) == len(token_ids):
+                    return self._flow_on(several)
         for token_id in token_ids:
             if self._flowing and (text := texts.get(token_id)) is not None:
                 if message.place is Place.THINK:
@@ -96,6 +94,29 @@ class KimiK3Parser:
             else:
                 self._read(token_id)
         return message.run.take()
+
+    def _flow(self, token_id: int, text: str) -> list[Event]:
+        """One token that is nothing but text of the open body; nearly all are."""
+        message = self._message
+        if message.place is Place.RESPONSE:
+            return [self._contents[token_id]]
+        if message.place is Place.THINK:
+            self._num_reasoning += 1
+            message.remember(text)
+            return [self._reasonings[token_id]]
+        return message.calls.fragments(text)
+
+    def _flow_on(self, texts: Sequence[str]) -> list[Event]:
+        """As `_flow`, of several."""
+        message = self._message
+        if message.place is Place.RESPONSE:
+            return [ContentDelta("".join(texts))]
+        if message.place is Place.THINK:
+            self._num_reasoning += len(texts)
+            for text in texts:
+                message.remember(text)
+            return [ReasoningDelta("".join(texts))]
+        return message.calls.fragments("".join(texts))
 
     def finish(self, reason: str) -> list[Event]:
         self._flush_character()

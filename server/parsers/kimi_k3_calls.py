@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from server.events import ToolCallCut, ToolCallEnd, ToolCallStart
+from server.events import Event, ToolCallArguments, ToolCallCut, ToolCallEnd, ToolCallStart
 from server.parsers.arguments import CallArguments
 from server.parsers.base import Expected
 from server.parsers.event_run import EventRun
@@ -67,6 +67,11 @@ class Calls:
     def fragment(self, text: str) -> str:
         """What `text` of the open value adds to the arguments of call `index`."""
         return "" if self._arguments is None else self._arguments.feed(text)
+
+    def fragments(self, text: str) -> list[Event]:
+        """As `fragment`, as events."""
+        fragment = self.fragment(text)
+        return [ToolCallArguments(self.index, fragment)] if fragment else []
 
     def close_value(self) -> None:
         """The open value ends."""

@@ -26,7 +26,9 @@ import uvloop
 
 from server import logs
 from server.banner import say
+from server.engine.profiles import ProfileError
 from server.engines import engine_opener, vllm_model
+from server.serving import exit_code
 from server.settings import Settings
 from server.store.database import Database
 from server.store.errors import StoreError
@@ -106,7 +108,14 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._tell_all("reload"))
-        ends = self._start_workers(listeners)
+        try:
+            ends = self._start_workers(listeners)
+        except OSError as error:
+            say(f"error: can't start worker {len(self._workers)}: {error.strerror or error}")
+            for worker in self._workers:
+                worker.process.kill()
+                worker.channel.close()
+            return 1
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._hear(worker)) for worker in self._workers]
             if ends:
@@ -119,7 +128,7 @@ class Supervisor:
         return self._code
 
     def _start_workers(self, listeners: list[socket.socket]) -> list[socket.socket]:
-        """Returns the ends over which they learn of a shared engine core."""
+        """Returns the ends over which they learn of a shared engine core. Raises `OSError` where one can't be started."""
         context, settings = multiprocessing.get_context("spawn"), self._settings
         is_shared = settings.engine.kind == "vllm"
         count = len(listeners)
@@ -129,9 +138,10 @@ class Supervisor:
         started_unix_s = int(time.time())
         ends: list[socket.socket] = []
         with _signals_blocked(), ExitStack() as given:
+            for listener in listeners:
+                given.enter_context(listener)
             for index, listener in enumerate(listeners):
                 own, theirs = pair()
-                given.enter_context(listener)
                 given.enter_context(theirs)
                 core: socket.socket | None = None
                 if is_shared:
@@ -143,7 +153,11 @@ class Supervisor:
                     self._folder, self._started_s, started_unix_s,
                 )  # fmt: skip
                 process = context.Process(target=main, args=(seat,), name=f"worker-{index}")
-                process.start()
+                try:
+                    process.start()
+                except OSError:
+                    own.close()
+                    raise
                 self._workers.append(_Worker(index, process, Channel(own)))
         return ends
 
@@ -177,10 +191,11 @@ class Supervisor:
         worker.process.join()
         worker.channel.close()
         code = worker.process.exitcode
+        told = 2 if code == 2 else 1
         if not self._is_ending:
-            self._lose(f"worker {worker.index} has ended with exit code {code}", code=2 if code == 2 else 1)
-        elif code and not self._code:
-            self._code = 1
+            self._lose(f"worker {worker.index} has ended with exit code {code}", code=told)
+        elif code:
+            self._code = max(self._code, told)
 
     async def _run_core(self, ends: list[socket.socket]) -> None:
         """The engine core, until it ends."""
@@ -194,8 +209,8 @@ class Supervisor:
                 await core.start()
             except Exception as error:
                 if not self._is_ending:
-                    log.error("engine_failed", error=str(error), exc_info=True)
-                    self._lose("the engine could not be started")
+                    log.error("engine_failed", error=str(error), exc_info=not isinstance(error, ProfileError))
+                    self._lose("the engine could not be started", code=exit_code(error))
                 return
             finally:
                 telling.cancel()

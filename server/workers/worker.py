@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableSequence
@@ -28,7 +29,7 @@ from server.engines import engine_opener
 from server.errors import EngineDeadError
 from server.gateway import Gateway
 from server.reload import Reloader
-from server.serving import Server, reloadable, server_config
+from server.serving import Server, exit_code, reloadable, server_config
 from server.settings import Settings
 from server.store.errors import StoreError
 from server.workers.board import Board
@@ -87,7 +88,7 @@ def _run(seat: Seat) -> int:
     worker = Worker(seat, app)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(worker.serve())
-    return 1 if worker.gateway.failure is not None else 0
+    return exit_code(worker.gateway.failure)
 
 
 def _attachment(seat: Seat) -> Any:
@@ -153,6 +154,7 @@ class Worker:
         async for word, text in self._channel.heard():
             acts[word](text)
         self._lost("the process that started this one is gone")
+        shutil.rmtree(self._seat.folder, ignore_errors=True)  # which it would have done
 
     def _ready(self, first_key: str) -> None:
         gateway, seat = self.gateway, self._seat

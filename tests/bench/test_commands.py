@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bench import parse, stream
@@ -18,6 +23,7 @@ from bench.report import Report
 from server.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallEnd
 from server.parsers.factory import ParserFactory
 from server.vocabulary.byte import ByteVocabulary
+from tests.wire.customers import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,6 +51,27 @@ def test_all_that_can_be_run_is_listed() -> None:
     started = {name for name in texts if any(f'"bench.{name}"' in text for text in texts.values())}  # by the others
     found = {name for name, text in texts.items() if f"python -m bench.{name}" in text} - started
     assert {"drain", "images", "metrics"} <= found <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_measurement_that_is_told_to_end_tidies_up(name: str) -> None:
+    main = inspect.getsource(importlib.import_module(f"bench.{name}").main)
+    assert re.search(r"^    end_on_sigterm\(\)$", main, re.MULTILINE)
+
+
+def test_a_measurement_that_is_told_to_end_leaves_no_server_and_no_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.drain", "--starts", "1"],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    ) as measurement:
+        children: list[psutil.Process] = []
+        wait_for(lambda: children.extend(psutil.Process(measurement.pid).children(recursive=True)) or bool(children))
+        measurement.terminate()
+        code = measurement.wait(30)
+    _, alive = psutil.wait_procs(children, timeout=30)
+
+    assert (-signal.SIGINT, [], []) == (code, alive, list(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--help"], 0), (["nonsense"], 2)])

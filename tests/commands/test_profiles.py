@@ -106,12 +106,31 @@ def test_check_config_shows_what_the_engine_would_get(run: Run) -> None:
     assert "profile.engine.max_model_len = 131072  (engine.overrides)" in lines
     assert "profile.engine.pipeline_parallel_size = 2  (kimi-k3-b200-2node)" in lines
     assert "profile.environment.NCCL_CUMEM_ENABLE = '1'  (kimi-k3-b200-2node)" in lines
-    assert 2 == sum(line.startswith("note: ") for line in lines)
+    assert 3 == sum(line.startswith("note: ") for line in lines)
+
+
+@pytest.mark.parametrize("command", [["check-config"], ["serve", "--port", "0"]])
+def test_bounds_that_are_none_are_named_before_anything_is_loaded(run: Run, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "{name: mine, engine: {}, answer_bounds: {item: 1, digit: 2, depth: 3}}", encoding="utf-8"
+    )
+    done = run(*command, "--profile", "mine.yaml", K3GW_ENGINE__KIND="vllm")
+    assert 2 == done.returncode
+    assert "`answer_bounds.item`, `answer_bounds.digit`: unknown; known are: " in said(done)
+    assert not {"vllm", "torch"} & imported(done)
+
+
+def test_check_config_says_what_it_does_not_check(run: Run) -> None:
+    done = run("check-config", "--profile", "cpu-demo", K3GW_ENGINE__OVERRIDES='{"max_model_length": 5}')
+    assert (0, True) == (done.returncode, "profile.engine.max_model_length = 5  (engine.overrides)" in done.stdout)
+    assert "are not checked: vLLM does so when it starts" in done.stdout
+    assert not {"vllm", "torch"} & imported(done)
 
 
 def test_check_config_keeps_secrets_of_ones_own_profile(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("{name: mine, engine: {}, environment: {HF_TOKEN: hf_abc}}", encoding="utf-8")
-    done = run("check-config", "--profile", "mine.yaml")
+    engine, environment = "{hf_token: hf_abc, model_loader_extra_config: {secret_key: hf_abc}}", "{HF_TOKEN: hf_abc}"
+    (tmp_path / "mine.yaml").write_text(f"{{name: mine, engine: {engine}, environment: {environment}}}", encoding="utf-8")
+    done = run("check-config", "--profile", "mine.yaml", K3GW_ENGINE__OVERRIDES='{"kv_transfer_config": {"token": "hf_abc"}}')
     assert "profile.environment.HF_TOKEN = '***'  (mine)" in done.stdout.splitlines()
     assert "hf_abc" not in done.stdout
 
@@ -155,10 +174,10 @@ def test_figures_of_speculation_go_with_speculation() -> None:
     assert "per_request_spec_decode_metrics" not in headless_arguments(profile, Path("/models/k3"), list(profile.engine))
 
 
-def test_an_argument_that_vllm_does_not_know_is_named() -> None:
-    profile = load_profile("kimi-k3-b200-2node", {"max_model_length": 5})
-    known = [name for name in profile.engine if name != "max_model_length"]
-    with pytest.raises(ProfileError, match="an argument that vLLM does not know: `max_model_length`"):
+def test_arguments_that_vllm_does_not_know_are_named() -> None:
+    known = list(load_profile("kimi-k3-b200-2node").engine)
+    profile = load_profile("kimi-k3-b200-2node", {"max_model_length": 5, "max_seqs": 5})
+    with pytest.raises(ProfileError, match="arguments that vLLM does not know: `max_model_length`, `max_seqs`"):
         headless_arguments(profile, Path("/models/k3"), known)
 
 

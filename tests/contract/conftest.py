@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from server.engine.base import Engine, EngineDelta, EngineHints, EngineRequest, Sampling
+from server.engine.base import Engine, EngineDelta, EngineHints, EngineRequest, Sampling, Take
 from server.engine.scripted.engine import ScriptedEngine
 from server.engine.scripted.script import parse_script
 from server.vocabulary.byte import ByteVocabulary
@@ -44,8 +44,10 @@ class Client:
         }
         return EngineRequest(token_ids=token_ids, sampling=sampling, **{**defaults, **given})
 
-    def generate(self, prompt: str | list[int] = "Name some colours.", **given: Any) -> AsyncIterator[EngineDelta]:
-        return self.engine.generate(self.request(prompt, **given))
+    def generate(
+        self, prompt: str | list[int] = "Name some colours.", take: Take | None = None, **given: Any
+    ) -> AsyncIterator[EngineDelta]:
+        return self.engine.generate(self.request(prompt, **given), take)
 
     async def ask(self, prompt: str | list[int] = "Name some colours.", **given: Any) -> list[EngineDelta]:
         """All deltas of one request."""

@@ -105,8 +105,9 @@ def _gateway_mistakes(one: dict[str, Any], folder: Path) -> list[str]:
         found.append(f"{sorted(missing)} must be volumes: the image writes there")
     if not any(settings.storage.spool_path.is_relative_to(path) for path in targets):
         found.append("the spool is on no volume")
-    if settings.engine.kind == "vllm" and str(settings.engine.model_path) not in targets:
-        found.append(f"there is no model at `{settings.engine.model_path}`")
+    model = settings.engine.model_path
+    if settings.engine.kind == "vllm" and (model is None or not any(model.is_relative_to(path) for path in targets)):
+        found.append(f"there is no model at `{model}`")
     if one["build"].get("args", {}).get("VENDOR", "cuda") not in {name.removeprefix("base-") for name in image.stages()}:
         found.append("the vendor has no base")
     return found
@@ -174,7 +175,7 @@ def test_all_that_is_named_exists(tmp_path: Path) -> None:
         ("../prometheus/rules", "../prometheus/rule", "no `../prometheus/rule`"), ("./prometheus.yml", "./prometheus.yaml", "no `./prometheus.yaml`"),
         ("target: scripted", "target: script", "no target `script`"), ("K3GW_METRICS__KEY", "K3GW_METRIC__KEY", "no section `metric`"),
         ("K3GW_TENANCY__CACHE_SECRET", "K3GW_TENANCY__CACHE_SALT", "no such setting"), ("target: /var/cache/k3-gateway", "target: /cache", "must be volumes"),
-        ("target: /models/kimi-k3", "target: /model", "no model at `/models/kimi-k3`"), ("VENDOR: rocm", "VENDOR: amd", "the vendor has no base"),
+        ("target: /models", "target: /model", "no model at `/models/kimi-k3`"), ("VENDOR: rocm", "VENDOR: amd", "the vendor has no base"),
         (":8000\"]", ":8080\"]", "publishes"), ("target: /var/lib/k3-gateway", "target: /var/lib/gateway", "the spool is on no volume"),
     ],
 )  # fmt: skip

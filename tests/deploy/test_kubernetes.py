@@ -149,6 +149,16 @@ def test_the_picker_is_configured_as_it_takes_it() -> None:
         jsonschema_rs.validate(PICKER, {**config, "plugins": [{"type": "prefix-scorer"}]})
 
 
+def others_wait_s(gateway: Resource) -> int:
+    """How long a container waits for other nodes before it begins to load."""
+    if Path(gateway.get("command", [""])[0]).name != "ray-node":
+        return 0
+    script = (ROOT / "deploy" / "container" / "ray-node.sh").read_text(encoding="utf-8")
+    (usual, *others) = set(re.findall(r"\$\{NODES_WAIT_S:-(\d+)\}", script))
+    assert [] == others
+    return int(environment(gateway).get("NODES_WAIT_S", usual))
+
+
 def test_times_fit_the_gateway(resources: list[Resource], tmp_path: Path) -> None:
     pod, gateway = container(resources)
     settings = settings_of(resources, tmp_path)
@@ -159,9 +169,8 @@ def test_times_fit_the_gateway(resources: list[Resource], tmp_path: Path) -> Non
     assert pod.spec["terminationGracePeriodSeconds"] >= before_s + settings.http.drain_timeout_s + 30
     startup = gateway["startupProbe"]
     loading_s = startup["periodSeconds"] * startup["failureThreshold"]
-    assert loading_s >= max(3600, int(profile.environment["VLLM_ENGINE_READY_TIMEOUT_S"]) + 600), (
-        "vLLM is to give up first, and say why"
-    )
+    ready_s = max(3600, int(profile.environment["VLLM_ENGINE_READY_TIMEOUT_S"]))
+    assert loading_s >= others_wait_s(gateway) + ready_s + 600, "those who wait are to give up first, and say why"
     assert ("/ready", "/ready", "/health") == tuple(
         gateway[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     )
@@ -245,6 +254,15 @@ def test_the_network_lets_out_to_public_addresses_on_the_ports_that_images_come_
     assert (public, []) == ([one for one in public if is_let_out(one)], [one for one in private if is_let_out(one)])
 
 
+def test_nobody_reaches_a_pod_that_no_policy_lets_in_to(resources: list[Resource]) -> None:
+    policies = [one["spec"] for one in resources if one["kind"] == "NetworkPolicy" and "Ingress" in one["spec"]["policyTypes"]]
+    open_to_all = [
+        pod.owner for pod in pods(resources) if not any(pod.matches(one["podSelector"]["matchLabels"]) for one in policies)
+    ]
+    assert [] == open_to_all
+    assert [] == [rule for policy in policies for rule in policy["ingress"] if not rule.get("from")]
+
+
 def test_rules_are_those_of_prometheus(tmp_path: Path) -> None:
     assert prometheus_rule() == TARGET.read_text(encoding="utf-8"), "run `python -m deploy.kubernetes`"
     (resource,) = documents(TARGET)
@@ -261,7 +279,7 @@ def _gateway_of(overlay: str) -> tuple[Pod, Resource]:
 
 def test_the_gateway_is_the_same_on_one_node_as_on_two() -> None:
     (pod, one), (other_pod, other) = _gateway_of("single-node"), _gateway_of("multi-node")
-    same = ("image", "args", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle", "securityContext", "volumeMounts")
+    same = ("image", "args", "readinessProbe", "livenessProbe", "lifecycle", "securityContext", "volumeMounts")
     assert [one[name] for name in same] == [other[name] for name in same]
     assert pod.spec["securityContext"] == other_pod.spec["securityContext"]
     names = [{variable["name"] for variable in gateway["env"]} for gateway in (one, other)]

@@ -45,13 +45,16 @@ class Index:
 
     def __init__(self, page: str = '<a href="../../files/vllm-0.33.0.tar.gz#sha256=0&amp;x=1">vllm</a>') -> None:
         self.page, self.archive, self.asked = page, ARCHIVE, list[tuple[str, str | None]]()
+        self.moved: dict[str, str] = {}
         index = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 index.asked.append((self.path, self.headers.get("authorization")))
                 body = {"/simple/vllm/": index.page.encode(), "/files/vllm-0.33.0.tar.gz": index.archive}.get(self.path)
-                self.send_response(404 if body is None else 200)
+                self.send_response(302 if self.path in index.moved else 404 if body is None else 200)
+                if self.path in index.moved:
+                    self.send_header("Location", index.moved[self.path])
                 self.end_headers()
                 self.wfile.write(body or b"")
 
@@ -128,6 +131,19 @@ def test_indexes_are_asked_one_after_another_with_their_passwords(
     assert [("/simple/vllm/", None)] == empty.asked
     authorization = f"Basic {base64.b64encode(b'user:pass@word').decode()}"
     assert [("/simple/vllm/", authorization), ("/files/vllm-0.33.0.tar.gz", authorization)] == index.asked  # the same host
+
+
+def test_where_an_index_sends_on_to_is_not_told_its_password(
+    source: ModuleType, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Index()
+    index.moved = {"/files/vllm-0.33.0.tar.gz": f"http://127.0.0.1:{storage.server.server_port}/files/vllm-0.33.0.tar.gz"}
+    monkeypatch.setattr(source, "pip_config", lambda: {"index-url": [index.url("user:secret@")]})
+    assert 0 == source.main(tmp_path / "vllm")
+    storage.server.shutdown()
+    storage.server.server_close()
+    assert all(authorization for _, authorization in index.asked)
+    assert [("/files/vllm-0.33.0.tar.gz", None)] == storage.asked
 
 
 def test_a_folder_of_archives_comes_first(source: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -141,6 +142,13 @@ def test_lines_may_come_in_any_pieces_of_whole_lines() -> None:
     lines = VLLM.format(1.0, 2.0, 10.0).splitlines(keepends=True)
 
     assert VLLM.format(1.0, 2.0, 20.0) == merged([lines, lines])
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\x85b", "a\x0cb", "a b{c}"])
+def test_the_folder_of_vllms_model_may_be_named_anything(name: str) -> None:
+    text = VLLM.format(1.0, 2.0, 10.0).replace('model_name="m"', f'model_name="{name}"')
+
+    assert text == merged([[text]])
 
 
 def test_numbers_that_are_none_are_written_as_the_format_has_them() -> None:

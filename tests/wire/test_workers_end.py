@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.services.gateway import running
+from tests.services.gateway import ROOT, running
 from tests.services.redis import RedisServer, own_redis
 from tests.services.workers import KEY, Workers, ask
 from tests.wire.customers import Customer, ledger_rows, wait_for
@@ -85,9 +87,15 @@ def rest(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("dies", ["a worker", "the supervisor"])
-def test_a_death_ends_everything_within_a_second(redis: RedisServer, tmp_path: Path, dies: str) -> None:
+def test_a_death_ends_everything_within_a_second(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    short = tempfile.mkdtemp(dir=tempfile.gettempdir())  # a socket's path has its bounds
+    monkeypatch.setenv("TMPDIR", short)
+    sockets = lambda: [path.name for path in Path(short).glob("k3gw-*/*.sock")]  # noqa: E731
     gateway = Workers(tmp_path, redis)
     with running(gateway):
+        assert {"0.sock", "1.sock"} == set(sockets())
         processes = gateway.processes
         connections = begin(gateway, 12)
         begun_s = time.monotonic()
@@ -106,6 +114,8 @@ def test_a_death_ends_everything_within_a_second(redis: RedisServer, tmp_path: P
         assert len(told) == 12 if dies == "the supervisor" else 0 < len(told) < 12
         assert (1 if dies == "a worker" else -signal.SIGKILL) == code
         assert not any(process.is_running() for process in processes)
+        assert [] == list(Path(short).glob("k3gw-*")), "whoever died"
+    shutil.rmtree(short)
     if dies == "a worker":
         assert "worker 1 has ended with exit code -9" in gateway.log
 
@@ -128,6 +138,36 @@ def test_a_second_signal_stops_at_once(redis: RedisServer, tmp_path: Path) -> No
     assert 6 == outcomes.total()
 
 
+OPENS_NO_ENGINE = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import server.workers.worker
+from server.engine.profiles import ProfileError
+
+async def open_engine():
+    raise ProfileError("that is why")
+
+server.workers.worker.engine_opener = lambda settings, attachment: open_engine
+if __name__ == "__main__":
+    from server.cli import main
+    main()
+"""
+
+
+def test_a_mistake_in_the_profile_ends_all_with_the_code_of_mistakes(redis: RedisServer, tmp_path: Path) -> None:
+    gateway = Workers(tmp_path, redis)
+    (tmp_path / "main.py").write_text(OPENS_NO_ENGINE)
+    gateway.start(waits=False)
+    try:
+        code = gateway.wait_code()
+    finally:
+        gateway.kill()
+
+    assert 2 == code
+    assert "that is why" in gateway.log
+    assert "Traceback" not in gateway.log
+
+
 def test_one_that_can_not_start_ends_all_with_its_message(redis: RedisServer, tmp_path: Path) -> None:
     gateway = Workers(tmp_path, redis)
     gateway.write(storage={**gateway.settings["storage"], "ledger_url": f"sqlite:///{tmp_path}"})  # which is a folder
@@ -137,5 +177,5 @@ def test_one_that_can_not_start_ends_all_with_its_message(redis: RedisServer, tm
     finally:
         gateway.kill()
 
-    assert code in (1, 2)
+    assert 1 == code
     assert str(tmp_path) in gateway.log
