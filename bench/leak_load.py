@@ -114,10 +114,12 @@ class CountingEngine(ScriptedEngine):
         self.asked.setdefault(request_id, []).append(asked)
 
         def take_counted(token_ids: Sequence[int]) -> bool:
-            if take is None or not take(token_ids):
-                return False
-            asked.num_output_tokens += len(token_ids)
-            return True
+            is_taken = True  # also where that ends the answer
+            try:
+                is_taken = take is not None and take(token_ids)
+            finally:
+                asked.num_output_tokens += len(token_ids) if is_taken else 0
+            return is_taken
 
         async with aclosing(super().generate(request, take_counted)) as deltas:
             async for delta in deltas:

@@ -1,4 +1,4 @@
-"""The application: routes inside, three layers of middleware around them.
+"""The application: routes inside, layers of middleware around them.
 
 Role: composition, once per gateway. `create_app` twice gives two independent gateways.
 """
@@ -10,8 +10,10 @@ import http
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.clock import Clock, SystemClock
 from server.dashboard.dashboard import Dashboard
@@ -25,6 +27,7 @@ from server.middleware.body_limit import BodyLimitMiddleware
 from server.middleware.edge import EdgeMiddleware
 from server.middleware.errors import error_response
 from server.middleware.reserved_headers import ReservedHeadersMiddleware
+from server.middleware.shortcut import ShortcutMiddleware
 from server.middleware.wrong_keys import WrongKeys
 from server.routes import admin, admin_keys, chat, dashboard, debug, health, metrics, models
 from server.settings import Settings
@@ -41,7 +44,7 @@ def create_app(
     clock = clock or SystemClock()
     gateway = Gateway(settings, clock, resolve)
     wrong_keys = WrongKeys(clock)
-    app = FastAPI(
+    app = _Application(
         title="k3-gateway",
         lifespan=lifespan_of(gateway, open_engine),
         redirect_slashes=False,  # a redirect would name the scheme that a proxy before us speaks with us, and send the key there
@@ -59,6 +62,7 @@ def create_app(
             ),
             *([] if gateway.ignores_reserved_fields else [Middleware(ReservedHeadersMiddleware)]),
             Middleware(BodyLimitMiddleware, max_body_bytes=settings.http.max_body_bytes, held=gateway.held),
+            Middleware(ShortcutMiddleware, method="POST", path=chat.PATH, endpoint=chat.endpoint),
         ],
         exception_handlers={HTTPException: _routing_error},
     )
@@ -70,6 +74,21 @@ def create_app(
     if settings.engine.kind == "scripted":
         app.include_router(debug.router)
     return app
+
+
+class _Application(FastAPI):
+    """Our own layers, and nothing around them, where each request passes and each open stream waits."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        stack = super().build_middleware_stack()
+        assert isinstance(stack, ServerErrorMiddleware)
+        return stack.app  # the edge renders every failure itself
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        scope["app"] = self
+        await self.middleware_stack(scope, receive, send)
 
 
 def _methods_of(request: Request) -> set[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from uvicorn.server import ServerState
 
 from server.clock import Clock
 from server.errors import GatewayError, HeadersTooLargeError, InvalidRequestError
+from server.flag import Flag
 from server.gateway import Gateway
 from server.middleware.errors import error_response
 from server.pace import ClientPace
@@ -38,32 +40,47 @@ class TimedFlow(FlowControl):
     """Measures how long a client leaves unread what was written, while somebody waits to write more. `pace`: of the request."""
 
     def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
-        super().__init__(transport)
+        self._transport = transport
+        self.read_paused = self.write_paused = False
         self.pace = ClientPace()
         self._clock = clock
+        self._is_writable = Flag(is_set=True)
         self._num_waiting = 0
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._is_writable.clear()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._is_writable.set()
 
     async def drain(self) -> None:
         if self._num_waiting:  # the answer and a comment: the time counts once
-            await super().drain()
+            await self._is_writable.wait()
             return
         self._num_waiting = 1
         begun_s = self._clock.monotonic_s()
         try:
-            await super().drain()
+            await self._is_writable.wait()
         finally:
             self._num_waiting = 0
             self.pace.unread_s += self._clock.monotonic_s() - begun_s
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. In the state of each request are the `pace` of its client, as `client`, `write_piece` as `write`, and
-    `can_write`.
+    """One connection. In the state of each request are the `pace` of its client, as `client`, `write_piece` as `write`,
+    `can_write`, and `watch`.
 
     `_num_head_bytes`: URL, headers and trailers of the message so far. `_num_idle_bytes`: received since the parser last had
     something to hand on, which is what it keeps of a line that does not end. `_unread`: received, and waiting for a turn of the
     loop; nothing more is received meanwhile. `_deaf`: whatever else comes is dropped.
     """
+
+    __slots__ = (
+        "_deaf", "_gateway", "_gone", "_num_head_bytes", "_num_idle_bytes", "_num_unread_bytes", "_patience", "_unread",
+        "_write_timeout_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -82,6 +99,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._deaf = False
         self._num_unread_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
+        self._gone: Callable[[], None] | None = None
+        self.pipeline = ()  # type: ignore[assignment]  # none waits there: `on_message_begin`
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -125,6 +144,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.scope["state"]["client"] = self.flow.pace
             self.scope["state"]["write"] = self.write_piece
             self.scope["state"]["can_write"] = self.can_write
+            self.scope["state"]["watch"] = self.watch
 
     def on_url(self, url: bytes) -> None:
         if not self._deaf:
@@ -140,6 +160,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._num_idle_bytes = 0
         if not self._deaf:
             super().on_headers_complete()
+            if self.cycle is not None:
+                self.cycle.message_event = Flag()  # type: ignore[assignment]  # as good as uvicorn's, which nobody has yet
             if self._gateway.draining and self.cycle is not None:
                 self.cycle.keep_alive = False  # the answer says so: a client's next request goes elsewhere
 
@@ -170,6 +192,21 @@ class HttpProtocol(HttpToolsProtocol):
         if self.flow.write_paused or cycle.disconnected or cycle.response_complete:
             return False
         return bool(cycle.response_started and cycle.chunked_encoding)
+
+    def watch(self, gone: Callable[[], None] | None) -> None:
+        """Call `gone` when the client of the answer under way leaves; None: nothing any more. The request has been read."""
+        self._gone = gone
+        if gone is None:
+            return
+        if self.cycle.disconnected:
+            self.loop.call_soon(self._tell_gone)
+        else:
+            self.flow.resume_reading()  # else it would not be noticed
+
+    def _tell_gone(self) -> None:
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
 
     def send_400_response(self, msg: str) -> None:
         if not self._deaf:
@@ -204,6 +241,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._unread.clear()
         super().connection_lost(exc)
+        self._tell_gone()
 
     def _count(self, num_bytes: int) -> None:
         self._num_head_bytes += num_bytes
@@ -231,6 +269,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:  # its body is broken
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+            self._tell_gone()
             if self.cycle.response_started:
                 self.transport.close()
                 return

@@ -24,6 +24,9 @@ from server.store.errors import StoreError
 
 OpenEngine = Callable[[], Awaitable[Engine]]
 LAST_WORDS_S = 2.0
+COLLECT_EVERY = 50_000
+"""Objects between two garbage collections: some two hundred requests that begin. Python's own 700 are what two of them make."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -95,6 +98,7 @@ async def _run_engine(gateway: Gateway, open_engine: OpenEngine) -> None:
         gateway.open(engine, gateway.storage.cache_secret)
         gc.collect()
         gc.freeze()  # what start-up built lives as long as the process; the collector need not look at it again
+        gc.set_threshold(COLLECT_EVERY)
         gateway.on_ready()
         await engine.wait_dead()
         raise EngineDeadError("the engine has died")

@@ -392,3 +392,73 @@ async def test_what_has_to_be_sent_is_not_written(when: str) -> None:
     _, taker = await answered(app)
 
     assert b"y" not in taker.got.partition(b"\r\n\r\n")[2]
+
+
+class Connection(Sender):
+    """The far end of a connection that sends, and closes."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+POST = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+async def test_who_wants_to_know_is_told_once_that_a_client_has_left(when: str) -> None:
+    connection = Connection()
+    protocol = protocol_with(connection)
+    told: list[str] = []
+    has_read, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        has_read.set()
+        await go_on.wait()
+        watch = scope["state"]["watch"]
+        watch(lambda: told.append("left"))
+        if when == "while":
+            protocol.connection_lost(None)
+            assert ["left"] == told
+        await asyncio.sleep(0)
+        if when == "after":
+            watch(None)
+            protocol.connection_lost(None)
+        ended.set()
+
+    protocol.app = app
+    protocol.data_received(POST % 1 + b"x")
+    await has_read.wait()
+    if when == "before":
+        protocol.connection_lost(None)
+    go_on.set()
+    await ended.wait()
+
+    assert ([] if when == "after" else ["left"]) == told
+
+
+async def test_a_client_whose_large_body_was_read_is_heard_when_it_leaves() -> None:
+    """A large body stops what is received until it is taken; what comes afterwards must be noticed all the same."""
+    connection = Connection()
+    protocol = protocol_with(connection)
+    heard: list[bool] = []
+    has_begun, ended = asyncio.Event(), asyncio.Event()
+    size = 3 * MAX_HEAD_BYTES
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        num_bytes = 0
+        has_begun.set()
+        while num_bytes < size:
+            num_bytes += len((await receive())["body"])
+        heard.append(connection.is_heard)
+        scope["state"]["watch"](lambda: None)
+        heard.append(connection.is_heard)
+        ended.set()
+
+    protocol.app = app
+    protocol._read(POST % size)
+    await has_begun.wait()
+    protocol._read(b"x" * size)
+    await asyncio.wait_for(ended.wait(), 20)
+
+    assert [False, True] == heard

@@ -22,6 +22,7 @@ from server.models import Price, ServedModel
 FIRST_EXPECTED_TOKENS: Final = 512
 _MEMORY: Final = 8
 """Of that many answers, about, the running estimate is made."""
+_FREE: Final = Price()
 _AT_LEAST: Final = Estimate(num_input_tokens=1, max_output_tokens=1, has_cap=True)
 
 
@@ -32,16 +33,24 @@ class Admission:
         self.store = store
         self._clock = clock
         self._expected: dict[str, int] = {}
+        self._least: dict[str, tuple[Tenant, Price, Demand]] = {}
 
     def precheck(self, tenant: Tenant, model: ServedModel | None = None) -> None:
         """Raise what `reserve` would certainly raise, whatever the prompt; counts nothing.
 
         Without `model`, which has the prices, budgets in money are left out.
         """
-        demand = demand_of(tenant, model.price if model else Price(), _AT_LEAST, 1)
+        demand = self._least_of(tenant, model.price if model else _FREE)
         decision = self.store.peek(demand)
         if decision is not None and (error := refusal(demand, decision)) is not None:
             raise error
+
+    def _least_of(self, tenant: Tenant, price: Price) -> Demand:
+        """What any request asks for; the same for nearly all of a tenant's."""
+        known = self._least.get(tenant.name)
+        if known is None or known[0] is not tenant or known[1] is not price:
+            known = self._least[tenant.name] = (tenant, price, demand_of(tenant, price, _AT_LEAST, 1))
+        return known[2]
 
     async def reserve(self, context: RequestContext, model: ServedModel, estimate: Estimate) -> Ticket:
         """Reserve for one request, which must be settled.

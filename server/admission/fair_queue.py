@@ -109,6 +109,10 @@ class FairQueue:
             )
             for _ in range(num_places)
         ]
+        if num_to_wait == 0 and not self._deadlines and self._elsewhere is None:
+            for place in places:  # nobody waits whose turn it could be
+                self._give_seat(account, place)
+            return places
         was_head = account.head
         for place in places:
             account.queue(place)
@@ -240,6 +244,9 @@ class FairQueue:
     def _seat(self, account: Account, place: Place) -> None:
         account.unqueue(place)
         self._deadlines.discard(place)
+        self._give_seat(account, place)
+
+    def _give_seat(self, account: Account, place: Place) -> None:
         account.num_seated += 1
         self._seated.add(place)
         place.seat()

@@ -71,6 +71,7 @@ class MemoryStore:
         self._sweep_above = _SWEEP_ABOVE
         self._day = -1
         self._month = -1
+        self._month_end = (-1, 0)
 
     async def reserve(self, demand: Demand) -> Decision:
         """As `LimitStore` asks."""
@@ -152,9 +153,15 @@ class MemoryStore:
             full_in_s=counts.minute.full_in_s(now_s),
             num_running=counts.num_running + num_elsewhere,
             spent=_spent(counts),
-            ends_s=(day_end_s(counts.days.current.number), month_end_s(counts.months.current.number)),
+            ends_s=(day_end_s(counts.days.current.number), self._month_end_s(counts.months.current.number)),
             unix_s=unix_s,
         )
+
+    def _month_end_s(self, month: int) -> int:
+        """As `month_end_s`, which nearly always is asked for the same month."""
+        if month != self._month_end[0]:
+            self._month_end = (month, month_end_s(month))
+        return self._month_end[1]
 
     def _sweep(self) -> None:
         """Forget tenants of which nothing counts any more, so that those that were deleted don't stay for ever."""

@@ -75,10 +75,15 @@ class TenantTokens:
         recorder = gateway.recorder
         self._elsewhere = elsewhere
         self._ended = dict(recorder.numbers[catalog.TOKENS].values)
-        self._under_way = [
-            (recorder.names.label(record.tenant), record.num_input_tokens, record.num_cached_tokens, record.num_output_tokens)
-            for record in gateway.under_way()
-        ]
+        self._under_way: dict[str, tuple[int, int, int]] = {}  # of a tenant, not of each request: a dozen of these are kept
+        for record in gateway.under_way():
+            tenant = recorder.names.label(record.tenant)
+            num_input, num_cached, num_output = self._under_way.get(tenant, (0, 0, 0))
+            self._under_way[tenant] = (
+                num_input + record.num_input_tokens,
+                num_cached + record.num_cached_tokens,
+                num_output + record.num_output_tokens,
+            )
 
     @cached_property
     def by_tenant(self) -> Mapping[str, TenantCounts]:
@@ -91,7 +96,7 @@ class TenantTokens:
                 found[tenant].num_cached_tokens += int(count)
             elif kind == "output":
                 found[tenant].num_output_tokens += int(count)
-        for tenant, num_input, num_cached, num_output in self._under_way:
+        for tenant, (num_input, num_cached, num_output) in self._under_way.items():
             counts = found[tenant]
             counts.num_input_tokens += num_input
             counts.num_cached_tokens += num_cached

@@ -64,6 +64,8 @@ class VllmEngine:
         self._stats = stats or EngineStats()
         self._media = media
         self._long = LongPrompts(llm.renderer)
+        end_id = llm.renderer.get_eos_token_id()
+        llm.renderer.get_eos_token_id = lambda: end_id  # vLLM looks it up in its tokeniser's pool for every request
         self._facts = model_facts(llm, answer_bounds or {}, None if media is None else media.rule)
         self._speculates = llm.vllm_config.speculative_config is not None
         self._is_traced = llm.vllm_config.observability_config.otlp_traces_endpoint is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Awaitable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -50,19 +51,22 @@ class AuthenticationMiddleware:
         self._metrics_from_loopback = metrics_from_loopback
         self._wrong_keys = wrong_keys or WrongKeys(SystemClock())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http" and not self._is_public(scope) and (error := self._identify(scope)) is not None:
-            client = scope.get("client")
-            scope["state"]["is_nobody"] = True
-            if not await self._wrong_keys.pause(client[0] if client else ""):
-                scope["state"].setdefault("headers", {})["connection"] = "close"
-            raise error
-        await self._app(scope, receive, send)
+            return self._refuse(scope, error)
+        return self._app(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, error: GatewayError) -> None:
+        client = scope.get("client")
+        scope["state"]["is_nobody"] = True
+        if not await self._wrong_keys.pause(client[0] if client else ""):
+            scope["state"].setdefault("headers", {})["connection"] = "close"
+        raise error
 
     def _is_public(self, scope: Scope) -> bool:
         path = scope["path"]
-        if self._metrics_from_loopback and _is_from_here(scope) and _is_named_so(scope):
-            return path in PUBLIC_PATHS or path == "/metrics" or _is_below(path, "/dashboard")
+        if path == "/metrics" or _is_below(path, "/dashboard"):
+            return self._metrics_from_loopback and _is_from_here(scope) and _is_named_so(scope)
         return path in PUBLIC_PATHS
 
     def _identify(self, scope: Scope) -> GatewayError | None:

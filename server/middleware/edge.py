@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import uuid
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -71,8 +71,10 @@ class EdgeMiddleware:
                 status = message["status"]
                 if trace is not None:
                     trace.opened()
-                more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in state["headers"].items()]
-                message["headers"] = [*message.get("headers", ()), *more, header]
+                headers = message["headers"] = [*message.get("headers", ())]
+                headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in state["headers"].items()]
+                headers.append(header)
+                state["headers"].clear()
             await send(message)
 
         try:
@@ -91,6 +93,8 @@ class EdgeMiddleware:
             if not status:
                 await error_response(state["error"])(scope, receive, send_with_id)
         finally:
+            if (body := state.get("body")) is not None:
+                body.close()
             self._count(scope, state)
             ended_s = self._clock.monotonic_s()
             if tracer is not None and trace is not None:
@@ -124,4 +128,4 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value) and not value.startswith(b"k3gw-"):
             return str(value.decode())
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)

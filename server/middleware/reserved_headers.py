@@ -9,6 +9,7 @@ those of the Gateway API inference extension.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,10 +32,10 @@ class ReservedHeadersMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
             for name, _ in scope["headers"]:
                 if name in RESERVED or name.startswith(RESERVED_PREFIXES):
                     shown = cut(name.decode("latin-1"))
                     raise InvalidRequestError(f"the header `{shown}` is not accepted: the gateway decides that; remove it")
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)

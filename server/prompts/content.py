@@ -45,10 +45,10 @@ def is_long(conversation: Conversation) -> bool:
         value = pending.pop()
         if isinstance(value, str):
             left -= len(value)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             left -= _MARKUP_CHARS
             pending.extend(value.values())
-        elif isinstance(value, Sequence):
+        elif isinstance(value, list | tuple):
             pending.extend(value)
         left -= 1
     return left <= 0

@@ -35,8 +35,8 @@ _SWITCHES = ("thinking", "enable_thinking", "preserve_thinking")
 def reasoning_of(wanted: Wanted) -> tuple[bool, Effort]:
     """Whether to think, and at which effort. Raises `InvalidRequestError` for what can't be meant, with its path."""
     options = wanted.chat_template_kwargs or {}
-    _check_switches(options)
-    switches = (options.get(name) for name in ("thinking", "enable_thinking"))
+    if options:
+        _check_switches(options)
     chosen = ("chat_template_kwargs.thinking_effort", options.get("thinking_effort"))
     if wanted.reasoning_effort is not None:
         chosen = ("reasoning_effort", wanted.reasoning_effort)
@@ -51,8 +51,10 @@ def reasoning_of(wanted: Wanted) -> tuple[bool, Effort]:
     if switch is None and chosen[1] is not None and level is None:
         switch = False
     if switch is None:
-        switch = next((option for option in switches if option is not None), True)
-    return switch, level or DEFAULT_EFFORT
+        switch = options.get("thinking")
+    if switch is None:
+        switch = options.get("enable_thinking")
+    return switch is not False, level or DEFAULT_EFFORT
 
 
 def _level(param: str, name: Any) -> Effort | None:

@@ -1,7 +1,7 @@
 """The answers that a gateway has under way: how many there are, and the means to end them all.
 
-Role: beside step 8 of a request; also what ends those that take too long. A gateway that is to stop waits for these, and ends
-with an error what does not end in time.
+Role: beside step 8 of a request; also what ends those that take too long, and those whose client leaves. A gateway that is to
+stop waits for these, and ends with an error what does not end in time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
 from server.errors import DeadlineError, GatewayError
+
+Watch = Callable[[Callable[[], None] | None], None]
+"""Has the server call something when the client of the answer under way leaves; None: nothing any more."""
 
 
 class OpenAnswers:
@@ -29,12 +35,13 @@ class OpenAnswers:
         """How many are under way."""
         return len(self._open)
 
-    def open(self, state: dict[str, Any], *, is_unread: bool = False) -> OpenAnswer:
+    def open(self, state: dict[str, Any], receive: Receive | None = None) -> OpenAnswer:
         """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` makes.
 
-        `is_unread`: it reads the request, of which nothing has begun.
+        With `receive`, of a request whose body has been read, the block is cancelled when the client leaves, and raises
+        `ClientDisconnect`; without, it reads the request, of which nothing has begun.
         """
-        return OpenAnswer(self, state, is_unread=is_unread)
+        return OpenAnswer(self, state, receive)
 
     def end_all(self, make_error: Callable[[], GatewayError]) -> None:
         """Cancel all blocks, and those that would begin from now on; each raises an error of its own.
@@ -78,13 +85,19 @@ class OpenAnswers:
 class OpenAnswer:
     """One block of work on an answer, which can be cancelled with an error from outside, as `asyncio.timeout` does it."""
 
-    __slots__ = ("_alarm", "_answers", "_error", "_num_cancelling", "_state", "_task", "is_unread")
+    __slots__ = ("_alarm", "_answers", "_error", "_num_cancelling", "_receive", "_state", "_task", "_watching")
 
-    def __init__(self, answers: OpenAnswers, state: dict[str, Any], *, is_unread: bool) -> None:
-        self.is_unread = is_unread
+    def __init__(self, answers: OpenAnswers, state: dict[str, Any], receive: Receive | None) -> None:
         self._answers = answers
         self._state = state
-        self._error: GatewayError | None = None
+        self._receive = receive
+        self._watching: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it reads the request."""
+        return self._receive is None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
@@ -93,6 +106,25 @@ class OpenAnswer:
         self._num_cancelling = task.cancelling()
         self._answers.enter(self)
         self._alarm = asyncio.get_running_loop().call_later(self._answers.timeout_s, self._time_is_up)
+        if self._receive is not None:
+            if (watch := self._watch) is not None:
+                watch(self._client_left)
+            else:
+                self._watching = asyncio.ensure_future(self._wait_for_end(self._receive))
+
+    @property
+    def _watch(self) -> Watch | None:
+        """None under a server that offers nothing but ASGI."""
+        watch: Watch | None = self._state.get("watch")
+        return watch
+
+    async def _wait_for_end(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._client_left()
+
+    def _client_left(self) -> None:
+        self._cancel(ClientDisconnect())
 
     def _time_is_up(self) -> None:
         self.end(DeadlineError(f"the request took longer than {self._answers.timeout_s:g} s; ask for less at once"))
@@ -102,6 +134,10 @@ class OpenAnswer:
     ) -> None:
         self._answers.leave(self)
         self._alarm.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        elif self._receive is not None and (watch := self._watch) is not None:
+            watch(None)
         if self._error is None:
             return
         is_ours = self._task.uncancel() <= self._num_cancelling
@@ -113,10 +149,13 @@ class OpenAnswer:
 
         What has its outcome is left alone: it is charged for and in the ledger, and its client gets the rest of it.
         """
+        if self._cancel(error) and (record := self._state.get("record")) is not None:
+            record.outcome = error.outcome  # what is cancelled can't know why
+
+    def _cancel(self, error: Exception) -> bool:
         record = self._state.get("record")
         if self._error is not None or (record is not None and record.ended_s is not None):
-            return
+            return False
         self._error = error
-        if record is not None:
-            record.outcome = error.outcome  # what is cancelled can't know why
         self._task.cancel()
+        return True

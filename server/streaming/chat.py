@@ -8,7 +8,6 @@ Source: OpenAI API reference, chat completion object and chunk object.
 from __future__ import annotations
 
 import secrets
-import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -39,7 +38,7 @@ class ChatShape:
     def __init__(
         self, model: str, created: int, record: GenerationRecord, vocabulary: Vocabulary, fields: tuple[str, ...]
     ) -> None:
-        self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self.id = f"chatcmpl-{secrets.token_hex(16)}"
         self.model = model
         self.created = created
         self.record = record

@@ -11,18 +11,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
+from typing import Any, Final
 
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from server.errors import GatewayError, InternalError
 from server.streaming.answers import OpenAnswers
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
+_HEADERS: Final = (
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+)
+_QUARTERS: Final = 4
 
 Frames = AsyncGenerator[bytes, None]
 Write = Callable[[bytes], bool]
@@ -41,37 +48,15 @@ def _never(*_: bytes) -> bool:
     return False
 
 
-async def _watch(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    raise ClientDisconnect
-
-
-@asynccontextmanager
-async def cancelled_when_gone(receive: Receive) -> AsyncGenerator[asyncio.TaskGroup, None]:
-    """Run the body until it ends or the client leaves; then the body is cancelled, and `ClientDisconnect` raised.
-
-    Yields a task group for what the body does beside. Errors of the body come out as they are.
-    """
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(_watch(receive))
-            yield tasks
-            watch.cancel()
-    except BaseExceptionGroup as group:
-        errors = sorted(group.exceptions, key=lambda error: isinstance(error, ClientDisconnect))
-        raise errors[0] from errors[0].__cause__
-
-
-class EventStream(Response):
-    """Sends the frames of a generator as server-sent events.
+class EventStream:
+    """An ASGI application that sends the frames of a generator as server-sent events, once.
 
     `open_frames` does what is to be done before there are any, and returns them: whole frames as bytes, several may be joined.
     They are closed whatever happens. What it raises is raised before a byte is sent, however long it takes. It is given the
     writer of the stream, for frames that need not wait until they are asked for.
     """
 
-    media_type = "text/event-stream"
+    __slots__ = ("_answers", "_headers", "_interval_s", "_open_frames")
 
     def __init__(
         self,
@@ -81,54 +66,65 @@ class EventStream(Response):
         keepalive_interval_s: float,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
-        del self.headers["content-length"]
-        self._open_frames = open_frames
+        more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
+        self._headers = [*_HEADERS, *more]
+        self._open_frames: Callable[[StreamWriter], Awaitable[Frames]] | None = open_frames
         self._answers = answers
         self._interval_s = keepalive_interval_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         state = scope["state"]
-        writer = StreamWriter(send, start, self._interval_s, state.get("write", _never), state.get("can_write", _never))
+        writer = StreamWriter(send, self._headers, self._interval_s, state)
         try:
-            async with self._answers.open(state), cancelled_when_gone(receive) as tasks:
-                # A task of its own, and the server's own way to write what follows the head: what each chunk wakes and passes
-                # through is then this and the generators, not the whole stack of the application.
-                await tasks.create_task(self._send_frames(tasks, writer, state.get("send", send)))
+            async with self._answers.open(state, receive), aclosing(await self._frames(writer)) as frames:
+                await self._send_frames(frames, writer, state.get("send", send))
         except ClientDisconnect:
             raise
         except Exception as error:
             if not writer.opened:
                 raise
             failure = error if isinstance(error, GatewayError) else InternalError.of(error)
-            scope["state"]["error"] = failure
+            state["error"] = failure
             await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_frames(self, tasks: asyncio.TaskGroup, writer: StreamWriter, send: Send) -> None:
-        async with aclosing(await self._open_frames(writer)) as frames:
-            comments = tasks.create_task(writer.fill_silence())
+    def _frames(self, writer: StreamWriter) -> Awaitable[Frames]:
+        """Forgets what opens them: that has the whole request, which nobody needs while its answer is made."""
+        assert self._open_frames is not None
+        open_frames, self._open_frames = self._open_frames, None
+        return open_frames(writer)
+
+    async def _send_frames(self, frames: Frames, writer: StreamWriter, send: Send) -> None:
+        """`send`: the server's own, past all layers, for what follows the head."""
+        writer.begin()
+        try:
             async for frame in frames:
                 if not writer.opened:
                     await writer.open()
                 if not writer.write(frame):
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
-        comments.cancel()
+        finally:
+            writer.end()
 
 
 class StreamWriter:
     """Opens the response once, and fills silences with comments. `wrote`: whether anything went out lately."""
 
-    __slots__ = ("_can_write", "_interval_s", "_opening", "_send", "_start", "_write", "opened", "wrote")
+    __slots__ = (
+        "_can_write", "_comment", "_headers", "_interval_s", "_num_silent", "_opening", "_send", "_timer", "_write", "opened",
+        "wrote",
+    )  # fmt: skip
 
-    def __init__(self, send: Send, start: Message, interval_s: float, write: Write, can_write: CanWrite) -> None:
+    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]], interval_s: float, state: dict[str, Any]) -> None:
         self._send = send
-        self._write = write
-        self._can_write = can_write
-        self._start = start
+        self._write: Write = state.get("write", _never)
+        self._can_write: CanWrite = state.get("can_write", _never)
+        self._headers = headers
         self._interval_s = interval_s
         self._opening = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
+        self._num_silent = 0
         self.opened = False
         self.wrote = False
 
@@ -145,37 +141,56 @@ class StreamWriter:
         """Send the response's head, if it has not been sent; whoever comes second waits for the first."""
         async with self._opening:
             if not self.opened:
-                await self._send(self._start)
+                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
                 self.opened = True
 
-    async def fill_silence(self) -> None:
-        """A comment for every silent interval, a quarter of it late at most. One timer a stream, nothing per chunk."""
-        num_silent = 0
-        while True:
-            self.wrote = False
-            await asyncio.sleep(self._interval_s / 4)
-            num_silent = 0 if self.wrote else num_silent + 1
-            if num_silent == 4:
-                num_silent = 0
-                await self.open()
-                await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+    def begin(self) -> None:
+        """From now on, a comment for every silent interval, a quarter of it late at most. One timer, nothing per chunk."""
+        self._num_silent, self.wrote = 0, False
+        self._wait()
+
+    def end(self) -> None:
+        """No comments any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s / 4, self._look)
+
+    def _look(self) -> None:
+        self._num_silent = 0 if self.wrote else self._num_silent + 1
+        self.wrote = False
+        if self._num_silent < _QUARTERS:
+            self._wait()
+        elif self.is_ready() and self._write(COMMENT):
+            self._num_silent = 0
+            self._wait()
+        else:
+            self._comment = asyncio.ensure_future(self._send_comment())
+
+    async def _send_comment(self) -> None:
+        """Open the stream by a comment, or wait with it for the client."""
+        await self.open()
+        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        self._comment = None
+        self.begin()
 
 
-class CollectedAnswer(Response):
-    """Waits for a whole answer and sends it as one JSON body. A client that leaves meanwhile cancels the work."""
+class CollectedAnswer:
+    """An ASGI application that waits for a whole answer and sends it as one JSON body, once."""
 
-    media_type = "application/json"
+    __slots__ = ("_answers", "_collect", "_headers")
 
     def __init__(
         self, collect: Callable[[], Awaitable[bytes]], answers: OpenAnswers, *, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__()
-        self._extra_headers = dict(headers or {})
+        self._headers = headers
         self._collect = collect
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._answers.open(scope["state"]):
-            async with cancelled_when_gone(receive):
-                body = await self._collect()
-            await Response(body, media_type=self.media_type, headers=self._extra_headers)(scope, receive, send)
+        async with self._answers.open(scope["state"], receive):
+            body = await self._collect()
+            await Response(body, media_type="application/json", headers=self._headers)(scope, receive, send)

@@ -48,10 +48,12 @@ async def _watched(
 
     def take_counted(token_ids: Sequence[int]) -> bool:
         nonlocal num_tokens
-        if take is None or not take(token_ids):
-            return False
-        num_tokens += len(token_ids)
-        return True
+        is_taken = True  # also where that ends the answer
+        try:
+            is_taken = take is not None and take(token_ids)
+        finally:
+            num_tokens += len(token_ids) if is_taken else 0
+        return is_taken
 
     request = replace(request, trace_headers=trace.headers(span.span_id))
     try:

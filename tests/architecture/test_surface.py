@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.routing import Route
 
 from server import errors, routes
 from server.metrics import catalog
@@ -28,7 +28,7 @@ def all_routes() -> list[tuple[str, str]]:
         for module in modules
         if hasattr(module, "router")
         for route in module.router.routes
-        if isinstance(route, APIRoute)
+        if isinstance(route, Route)
         for method in sorted(route.methods)
     ]
 

@@ -18,12 +18,23 @@ Frames = AsyncGenerator[bytes, None]
 
 
 class Client:
-    """The far end of an ASGI call: records what is sent, and leaves when told to."""
+    """The far end of an ASGI call: records what is sent, and leaves when told to. `watched`: the server says when."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: bool = False) -> None:
         self.sent: list[dict[str, Any]] = []
         self.gone = asyncio.Event()
         self.got = asyncio.Event()
+        self.state: dict[str, Any] = {"watch": self._watch} if watched else {}
+        self.tell: Callable[[], None] | None = None
+
+    def _watch(self, tell: Callable[[], None] | None) -> None:
+        self.tell = tell
+
+    def leave(self) -> None:
+        if self.tell is None:
+            self.gone.set()
+        else:
+            self.tell()
 
     async def receive(self) -> dict[str, Any]:
         await self.gone.wait()
@@ -39,9 +50,15 @@ class Client:
 
 
 async def call(response: EventStream | CollectedAnswer, client: Client) -> dict[str, Any]:
-    scope: dict[str, Any] = {"type": "http", "state": {}}
+    scope: dict[str, Any] = {"type": "http", "state": client.state}
     await response(scope, client.receive, client.send)
     return scope
+
+
+@pytest.fixture(params=[False, True], ids=["asgi", "watched"])
+def watched(request: pytest.FixtureRequest) -> bool:
+    """Whether the server says that a client leaves, or is to be asked for what comes."""
+    return bool(request.param)
 
 
 def stream(frames: Frames, interval_s: float = 60.0, answers: OpenAnswers | None = None) -> EventStream:
@@ -117,7 +134,9 @@ async def test_silence_is_filled_with_comments_and_opens_the_stream() -> None:
     assert client.body.endswith(b"data: 1\n\n")
 
 
-async def _leave(make: Callable[[Callable[[], Awaitable[None]]], EventStream | CollectedAnswer]) -> tuple[Client, list[str]]:
+async def _leave(
+    make: Callable[[Callable[[], Awaitable[None]]], EventStream | CollectedAnswer], watched: bool
+) -> tuple[Client, list[str]]:
     """Runs a response whose work never ends, lets the client leave, and returns what the work noticed."""
     noticed: list[str] = []
     begun = asyncio.Event()
@@ -130,16 +149,18 @@ async def _leave(make: Callable[[Callable[[], Awaitable[None]]], EventStream | C
             noticed.append("cancelled")
             raise
 
-    client = Client()
+    client = Client(watched=watched)
     task = asyncio.ensure_future(call(make(work), client))
     await begun.wait()
-    client.gone.set()
+    assert (client.tell is not None) == watched
+    client.leave()
     with pytest.raises(ClientDisconnect):
         await task
+    assert client.tell is None
     return client, noticed
 
 
-async def test_a_client_that_leaves_a_stream_cancels_the_work() -> None:
+async def test_a_client_that_leaves_a_stream_cancels_the_work(watched: bool) -> None:
     closed: list[bool] = []
 
     def make(work: Callable[[], Awaitable[None]]) -> EventStream:
@@ -152,14 +173,14 @@ async def test_a_client_that_leaves_a_stream_cancels_the_work() -> None:
 
         return stream(frames())
 
-    client, noticed = await _leave(make)
+    client, noticed = await _leave(make, watched)
 
     assert noticed == ["cancelled"]
     assert closed == [True]
     assert client.body == b"data: 1\n\n"
 
 
-async def test_a_client_that_leaves_before_the_first_frame_cancels_the_work() -> None:
+async def test_a_client_that_leaves_before_the_first_frame_cancels_the_work(watched: bool) -> None:
     def make(work: Callable[[], Awaitable[None]]) -> EventStream:
         async def frames() -> Frames:
             await work()
@@ -167,13 +188,13 @@ async def test_a_client_that_leaves_before_the_first_frame_cancels_the_work() ->
 
         return stream(frames())
 
-    client, noticed = await _leave(make)
+    client, noticed = await _leave(make, watched)
 
     assert noticed == ["cancelled"]
     assert client.sent == []
 
 
-async def test_a_client_that_leaves_a_whole_answer_cancels_the_work() -> None:
+async def test_a_client_that_leaves_a_whole_answer_cancels_the_work(watched: bool) -> None:
     def make(work: Callable[[], Awaitable[None]]) -> CollectedAnswer:
         async def collect() -> bytes:
             await work()
@@ -181,10 +202,35 @@ async def test_a_client_that_leaves_a_whole_answer_cancels_the_work() -> None:
 
         return CollectedAnswer(collect, OpenAnswers())
 
-    client, noticed = await _leave(make)
+    client, noticed = await _leave(make, watched)
 
     assert noticed == ["cancelled"]
     assert client.sent == []
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_leaves_once_the_outcome_is_known_ends_nothing(watched: bool, streamed: bool) -> None:
+    record = GenerationRecord("r1", "acme", "kimi-k3", 0.0)
+    client = Client(watched=watched)
+    client.state["record"] = record
+
+    async def finish() -> None:
+        record.outcome, record.ended_s = "finished", 1.0
+        client.leave()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def frames() -> Frames:
+        await finish()
+        yield DONE
+
+    async def collect() -> bytes:
+        await finish()
+        return b"{}"
+
+    await call(stream(frames()) if streamed else CollectedAnswer(collect, OpenAnswers()), client)
+
+    assert (DONE if streamed else b"{}", "finished") == (client.body, record.outcome)
 
 
 async def test_a_whole_answer_is_one_json_body() -> None:
@@ -206,7 +252,7 @@ async def test_errors_of_a_whole_answer_come_out_as_they_are() -> None:
         await call(CollectedAnswer(collect, OpenAnswers()), Client())
 
 
-async def test_a_client_that_leaves_before_there_are_frames_cancels_the_work() -> None:
+async def test_a_client_that_leaves_before_there_are_frames_cancels_the_work(watched: bool) -> None:
     def make(work: Callable[[], Awaitable[None]]) -> EventStream:
         async def open_frames(_: StreamWriter) -> Frames:
             await work()
@@ -214,7 +260,7 @@ async def test_a_client_that_leaves_before_there_are_frames_cancels_the_work() -
 
         return EventStream(open_frames, OpenAnswers(), keepalive_interval_s=60.0)
 
-    client, noticed = await _leave(make)
+    client, noticed = await _leave(make, watched)
 
     assert noticed == ["cancelled"]
     assert client.sent == []
