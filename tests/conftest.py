@@ -37,6 +37,7 @@ from server.serving import server_config
 from server.settings import Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
+from tests.services.engine_death import check_death
 
 hypothesis_settings.register_profile(
     "gateway", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -167,16 +168,22 @@ def chat_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def vllm_engine(chat_model: Path) -> AsyncIterator[Engine]:
-    """The session's one real engine, on the session's event loop, in the profile that ships. Nobody may close or kill it."""
+    """The session's one real engine, on the session's event loop, in the profile that ships. Nobody may close or kill it.
+
+    At the end its core is killed, which has to be noticed and told.
+    """
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
+    lines: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # vLLM's imports warn
-        engine = await VllmEngine.open(load_profile("cpu-demo"), chat_model)
+        engine = await VllmEngine.open(load_profile("cpu-demo"), chat_model, progress=lines.append)
+    assert lines[0].startswith("starting the engine")
+    assert len(lines) > 3
     yield engine
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # and its ZeroMQ context, which it leaves to the garbage collector
-        await engine.close()
+        await check_death(engine)
         gc.collect()
 
 
