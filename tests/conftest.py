@@ -45,8 +45,9 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("gateway")
 KEY = "k3gw-test-key-0123456789"
 ADMIN_KEY = "the-admin-key-0123456789"
+ROOT = Path(__file__).resolve().parents[1]
 NO_SHARED = "no ../shared beside the checkout"
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+SHARED = ROOT.parent / "shared"
 NO_ENGINE = (  # need vLLM's code, but start no engine
     "tests/engine/",
     "tests/grammar/",
@@ -59,11 +60,13 @@ REAL_ENGINE = (
     "tests/wire/test_load.py", "tests/wire/test_seats.py", "tests/wire/test_tool_schemas.py",
 )  # fmt: skip
 SLOW = (
-    "tests/bench/test_fairness.py", "tests/bench/test_metrics.py", "tests/commands/test_keys.py",
-    "tests/commands/test_profiles.py", "tests/dashboard/test_page.py", "tests/deploy/test_install_script.py",
+    "tests/bench/test_fairness.py", "tests/bench/test_metrics.py", "tests/bench/test_tool_schemas.py",
+    "tests/commands/test_keys.py", "tests/commands/test_profiles.py", "tests/dashboard/test_page.py",
+    "tests/demo_model/test_checkpoint.py", "tests/deploy/test_install_script.py",
     "tests/deploy/test_live.py", "tests/deploy/test_ray_node.py", "tests/deploy/test_rules.py", "tests/deploy/test_speeds.py",
-    "tests/grammar/test_derivations.py", "tests/media/test_pool", "tests/middleware/test_authentication.py",
-    "tests/middleware/test_edge.py", "tests/parsers/test_properties.py", "tests/prompts/test_known_texts.py",
+    "tests/grammar/test_derivations.py", "tests/grammar/test_limits.py", "tests/media/test_pool",
+    "tests/middleware/test_authentication.py", "tests/middleware/test_edge.py", "tests/parsers/test_properties.py",
+    "tests/prompts/test_forgery.py", "tests/prompts/test_known_texts.py",
     "tests/store/test_database.py", "tests/tenancy/test_registry.py", "tests/test_no_leaks.py", "tests/test_serving.py",
     "tests/tracing/", "tests/wire/test_budgets.py", "tests/wire/test_curl.py", "tests/wire/test_drain.py",
     "tests/wire/test_hostile_images.py", "tests/wire/test_killed.py", "tests/wire/test_live_changes.py",
@@ -71,7 +74,7 @@ SLOW = (
 )  # fmt: skip
 """What takes seconds, because of what it starts or how much it tries."""
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache"
+CACHE = ROOT / ".cache"
 CHAT_TEMPLATE = """\
 {%- if date is defined %}date: {{ date }}
 {% endif %}
@@ -87,6 +90,21 @@ def pytest_configure(config: pytest.Config) -> None:
     logs.configure(LogSettings(level="error"))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is left out needs not be imported either."""
+    path = f"{collection_path.relative_to(ROOT)}{'/' * collection_path.is_dir()}"
+    return True if "not slow" in config.option.markexpr and path.startswith(SLOW) else None
+
+
+def pytest_collection() -> None:
+    gc.disable()  # nothing of what is imported and collected is garbage, and each pass of the collector would look at all of it
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-on-skip", action="store_true", help="a skipped test fails the run")
 
@@ -99,15 +117,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several workers share the tests by groups: one of them has all that needs the real engine, so that it starts once."""
+    """Where several workers share the tests by groups: one of them has all that needs the real engine, so that it starts once.
+
+    What takes long stays together by files, so that what they share is made once, and comes before all the rest, which is shared
+    out one by one: so no worker is idle at the end.
+    """
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class OneEngine(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            needs_engine = "[vllm" in nodeid or nodeid.startswith(REAL_ENGINE)
-            return "vllm" if needs_engine and not nodeid.startswith(NO_ENGINE) else nodeid
+            if nodeid.startswith(NO_ENGINE):
+                return "vLLM's code"
+            if "[vllm" in nodeid or nodeid.startswith(REAL_ENGINE):
+                return "vLLM's engine"
+            return nodeid.partition("::")[0] if nodeid.startswith(SLOW) else nodeid
 
     return OneEngine(config, log)
 
