@@ -13,16 +13,19 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, Table, event, make_url, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from server.store.errors import StoreAwayError, StoreError, StoreUnusableError, StoreVersionError
 from server.store.migrations.run import HEAD, current_step, upgrade
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 CONNECT_TIMEOUT_S: Final = 5.0
 BUSY_TIMEOUT_S: Final = 5.0
@@ -89,7 +92,11 @@ class Database:
 
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """An INSERT that can have an ON CONFLICT."""
-        return sqlite.insert(table) if self._is_sqlite else postgresql.insert(table)
+        if self._is_sqlite:
+            return sqlite.insert(table)
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
 
     async def prepare(self) -> None:
         """Create and migrate the store, once; safe beside other processes that do the same. Raises `StoreError`."""
