@@ -54,6 +54,7 @@ NO_ENGINE = (  # need vLLM's code, but start no engine
     "tests/deploy/test_profile_checks.py",
     "tests/cpu/test_vllm_parsers.py",
 )
+OWN_ENGINE = ("tests/cpu/test_lifecycle.py", "tests/cpu/test_workers.py")  # start gateways of their own, one at a time
 REAL_ENGINE = (
     "tests/cpu/", "tests/wire/test_disconnects.py", "tests/wire/test_engine_counts.py", "tests/wire/test_engine_metrics.py",
     "tests/wire/test_isolation.py",
@@ -117,8 +118,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several workers share the tests by groups: one of them has all that needs the real engine, so that it starts once.
+    """Where several workers share the tests by groups: one of them has all that needs the session's real engine, which starts once.
 
+    Another begins with what else needs vLLM; never are there more engines than the session's and one beside.
     What takes long stays together by files, so that what they share is made once, and comes before all the rest, which is shared
     out one by one: so no worker is idle at the end.
     """
@@ -128,8 +130,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneEngine(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(NO_ENGINE):
-                return "vLLM's code"
+            if nodeid.startswith(NO_ENGINE + OWN_ENGINE):
+                return "vLLM beside it"
             if "[vllm" in nodeid or nodeid.startswith(REAL_ENGINE):
                 return "vLLM's engine"
             return nodeid.partition("::")[0] if nodeid.startswith(SLOW) else nodeid

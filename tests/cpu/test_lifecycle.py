@@ -78,8 +78,8 @@ async def killed(folder: Path, arguments: list[str], http: dict[str, Any]) -> No
     check_gone(processes)
     assert {"engine_dead": NUM_STREAMS} == fates(died.streams)
     assert {200} == {request.status for request in died.streams}
-    assert died.after_s[-1] < 3, "a second, on a machine that has nothing else to do"
-    assert died.unready_s < 3
+    assert died.after_s[-1] < 10, "a second, on a machine that has nothing else to do"
+    assert died.unready_s < 10
     assert 1 == died.exit_code
     rows = {name: (outcome, tokens > 0) for name, outcome, tokens in gateway.rows() if name.startswith("stream-")}
     assert {request.name: ("engine_dead", True) for request in died.streams} == rows
