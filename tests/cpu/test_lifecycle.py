@@ -24,7 +24,7 @@ from bench.ending_load import WHOLE, Clients, fates
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 NUM_STREAMS = 16
-DRAIN_TIMEOUT_S = 4
+DRAIN_TIMEOUT_S = 6
 ENDLESS = {"max_tokens": 6000, "ignore_eos": True}
 GONE_S = 20.0
 
@@ -117,7 +117,7 @@ async def drained(folder: Path, arguments: list[str], http: dict[str, Any]) -> N
         processes, clients = family(gateway.process.pid), Clients(gateway.port, KEY)
         async with asyncio.TaskGroup() as tasks:
             for number in range(NUM_STREAMS):
-                wanted = {**ENDLESS, "max_tokens": 24} if number % 2 else ENDLESS
+                wanted = {**ENDLESS, "max_tokens": 8} if number % 2 else ENDLESS
                 tasks.create_task(clients.ask(f"drained-{number}", f"{number}: tell me all", stream=number % 4 < 2, **wanted))
             await until(lambda: sum(request.is_begun for request in clients.requests) >= NUM_STREAMS // 2)
             gateway.send(signal.SIGTERM)
