@@ -37,6 +37,7 @@ from server.serving import server_config
 from server.settings import Settings
 from server.vocabulary.base import Vocabulary
 from server.vocabulary.byte import ByteVocabulary
+from tests.services.engine_death import check_death
 
 hypothesis_settings.register_profile(
     "gateway", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -44,25 +45,29 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("gateway")
 KEY = "k3gw-test-key-0123456789"
 ADMIN_KEY = "the-admin-key-0123456789"
+ROOT = Path(__file__).resolve().parents[1]
 NO_SHARED = "no ../shared beside the checkout"
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+SHARED = ROOT.parent / "shared"
 NO_ENGINE = (  # need vLLM's code, but start no engine
     "tests/engine/",
     "tests/grammar/",
     "tests/deploy/test_profile_checks.py",
     "tests/cpu/test_vllm_parsers.py",
 )
+OWN_ENGINE = ("tests/cpu/test_lifecycle.py", "tests/cpu/test_workers.py")  # start gateways of their own, one at a time
 REAL_ENGINE = (
     "tests/cpu/", "tests/wire/test_disconnects.py", "tests/wire/test_engine_counts.py", "tests/wire/test_engine_metrics.py",
     "tests/wire/test_isolation.py",
     "tests/wire/test_load.py", "tests/wire/test_seats.py", "tests/wire/test_tool_schemas.py",
 )  # fmt: skip
 SLOW = (
-    "tests/bench/test_fairness.py", "tests/bench/test_metrics.py", "tests/commands/test_keys.py",
-    "tests/commands/test_profiles.py", "tests/dashboard/test_page.py", "tests/deploy/test_install_script.py",
+    "tests/bench/test_fairness.py", "tests/bench/test_metrics.py", "tests/bench/test_tool_schemas.py",
+    "tests/commands/test_keys.py", "tests/commands/test_profiles.py", "tests/dashboard/test_page.py",
+    "tests/demo_model/test_checkpoint.py", "tests/deploy/test_install_script.py",
     "tests/deploy/test_live.py", "tests/deploy/test_ray_node.py", "tests/deploy/test_rules.py", "tests/deploy/test_speeds.py",
-    "tests/grammar/test_derivations.py", "tests/media/test_pool", "tests/middleware/test_authentication.py",
-    "tests/middleware/test_edge.py", "tests/parsers/test_properties.py", "tests/prompts/test_known_texts.py",
+    "tests/grammar/test_derivations.py", "tests/grammar/test_limits.py", "tests/media/test_pool",
+    "tests/middleware/test_authentication.py", "tests/middleware/test_edge.py", "tests/parsers/test_properties.py",
+    "tests/prompts/test_forgery.py", "tests/prompts/test_known_texts.py",
     "tests/store/test_database.py", "tests/tenancy/test_registry.py", "tests/test_no_leaks.py", "tests/test_serving.py",
     "tests/tracing/", "tests/wire/test_budgets.py", "tests/wire/test_curl.py", "tests/wire/test_drain.py",
     "tests/wire/test_hostile_images.py", "tests/wire/test_killed.py", "tests/wire/test_live_changes.py",
@@ -70,7 +75,7 @@ SLOW = (
 )  # fmt: skip
 """What takes seconds, because of what it starts or how much it tries."""
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache"
+CACHE = ROOT / ".cache"
 CHAT_TEMPLATE = """\
 {%- if date is defined %}date: {{ date }}
 {% endif %}
@@ -86,6 +91,21 @@ def pytest_configure(config: pytest.Config) -> None:
     logs.configure(LogSettings(level="error"))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is left out needs not be imported either."""
+    path = f"{collection_path.relative_to(ROOT)}{'/' * collection_path.is_dir()}"
+    return True if "not slow" in config.option.markexpr and path.startswith(SLOW) else None
+
+
+def pytest_collection() -> None:
+    gc.disable()  # nothing of what is imported and collected is garbage, and each pass of the collector would look at all of it
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-on-skip", action="store_true", help="a skipped test fails the run")
 
@@ -98,15 +118,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several workers share the tests by groups: one of them has all that needs the real engine, so that it starts once."""
+    """Where several workers share the tests by groups: one of them has all that needs the session's real engine, which starts once.
+
+    Another begins with what else needs vLLM; never are there more engines than the session's and one beside.
+    What takes long stays together by files, so that what they share is made once, and comes before all the rest, which is shared
+    out one by one: so no worker is idle at the end.
+    """
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class OneEngine(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            needs_engine = "[vllm" in nodeid or nodeid.startswith(REAL_ENGINE)
-            return "vllm" if needs_engine and not nodeid.startswith(NO_ENGINE) else nodeid
+            if nodeid.startswith(NO_ENGINE + OWN_ENGINE):
+                return "vLLM beside it"
+            if "[vllm" in nodeid or nodeid.startswith(REAL_ENGINE):
+                return "vLLM's engine"
+            return nodeid.partition("::")[0] if nodeid.startswith(SLOW) else nodeid
 
     return OneEngine(config, log)
 
@@ -167,16 +195,22 @@ def chat_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def vllm_engine(chat_model: Path) -> AsyncIterator[Engine]:
-    """The session's one real engine, on the session's event loop, in the profile that ships. Nobody may close or kill it."""
+    """The session's one real engine, on the session's event loop, in the profile that ships. Nobody may close or kill it.
+
+    At the end its core is killed, which has to be noticed and told.
+    """
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
+    lines: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # vLLM's imports warn
-        engine = await VllmEngine.open(load_profile("cpu-demo"), chat_model)
+        engine = await VllmEngine.open(load_profile("cpu-demo"), chat_model, progress=lines.append)
+    assert lines[0].startswith("starting the engine")
+    assert len(lines) > 3
     yield engine
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # and its ZeroMQ context, which it leaves to the garbage collector
-        await engine.close()
+        await check_death(engine)
         gc.collect()
 
 

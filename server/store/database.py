@@ -13,16 +13,19 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, Table, event, inspect, make_url, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, Table, event, make_url, text
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from server.store.errors import StoreAwayError, StoreError, StoreUnusableError, StoreVersionError
-from server.store.migrations import HEAD
+from server.store.migrations.run import HEAD, current_step, upgrade
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 CONNECT_TIMEOUT_S: Final = 5.0
 BUSY_TIMEOUT_S: Final = 5.0
@@ -89,7 +92,11 @@ class Database:
 
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """An INSERT that can have an ON CONFLICT."""
-        return sqlite.insert(table) if self._is_sqlite else postgresql.insert(table)
+        if self._is_sqlite:
+            return sqlite.insert(table)
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
 
     async def prepare(self) -> None:
         """Create and migrate the store, once; safe beside other processes that do the same. Raises `StoreError`."""
@@ -103,7 +110,7 @@ class Database:
         if self._is_sqlite:
             await self._make_file()
         async with self._begin(writes=False) as connection:
-            current = await connection.run_sync(_current_step)
+            current = await connection.run_sync(current_step)
         if current != HEAD:
             await self._migrate()
         self._is_ready = True
@@ -122,12 +129,10 @@ class Database:
                 await _write_ahead(connection)
 
     async def _migrate(self) -> None:
-        from server.store.migrations.run import upgrade  # loads Alembic, which takes half a second
-
         async with self._begin(writes=True) as connection:
             if not self._is_sqlite:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
-            current = await connection.run_sync(_current_step)  # another process may have been here first
+            current = await connection.run_sync(current_step)  # another process may have been here first
             if current != HEAD:
                 await connection.run_sync(upgrade, current)
 
@@ -248,14 +253,6 @@ def _make_private(path: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
         if not os.access(path, os.R_OK | os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
-
-
-def _current_step(connection: Connection) -> str | None:
-    """The step of a database, None for one without tables."""
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    step: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return step
 
 
 def _is_no_store(error: Exception) -> bool:

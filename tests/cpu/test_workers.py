@@ -104,7 +104,7 @@ async def test_two_workers_on_one_engine(tmp_path: Path, arguments: list[str], r
     psutil.wait_procs(processes, timeout=20)
     assert not any(process.is_running() for process in processes)
     assert {"engine_dead": NUM_STREAMS} == fates(died.streams)
-    assert died.after_s[-1] < 3, "a second, on a machine that has nothing else to do"
+    assert died.after_s[-1] < 10, "a second, on a machine that has nothing else to do"
     assert 1 == died.exit_code
 
 

@@ -17,6 +17,9 @@ from tests.conftest import KEY, LiveGateway, StartGateway
 
 END = ["</response>", "</message>"]
 STEPS_PER_S = 118.0
+MAX_TRIES = 6
+NUM_STILL = 5
+"""Looks that see the same: a gateway that is merely slow comes on in one of them."""
 
 
 def scraped(gateway: LiveGateway) -> dict[str, float]:
@@ -43,19 +46,23 @@ def mean(found: dict[str, float], name: str) -> float:
 
 @pytest.mark.parametrize(("sizes", "per_step"), [(1, 1.0), ([3, 3, 3, 3, 3, 3, 4], 22 / 7)])
 def test_the_published_speeds_are_shown_as_they_are(start_gateway: StartGateway, sizes: Any, per_step: float) -> None:
+    """Where the machine lets it keep the pace: one that has others to serve makes an answer slower, never faster."""
     rule = {"tokens_per_step": sizes, "step_interval_ms": 1000 / STEPS_PER_S, "spec": {"draft": 7}}
     num_tokens = round(236 * per_step)
-    gateway = start_gateway([{**rule, "reply": [{"text": "a" * num_tokens}, *END]}])
-    httpx.post(f"{gateway.url}/v1/chat/completions", json=body(n=3), headers=gateway.headers).raise_for_status()
+    speeds: list[float] = []
+    while not speeds or (speeds[-1] < 0.97 and len(speeds) < MAX_TRIES):
+        gateway = start_gateway([{**rule, "reply": [{"text": "a" * num_tokens}, *END]}])
+        httpx.post(f"{gateway.url}/v1/chat/completions", json=body(n=3), headers=gateway.headers).raise_for_status()
 
-    found = scraped(gateway)
-    assert 3 == found["k3gw_request_output_tokens_per_second_count"]
-    assert pytest.approx(STEPS_PER_S * per_step, rel=0.03) == mean(found, "request_output_tokens_per_second")
-    assert pytest.approx(1 / (STEPS_PER_S * per_step), rel=0.03) == mean(found, "inter_token_seconds")
-    accepted, drafts = found["k3gw_engine_spec_accepted_tokens_total"], found["k3gw_engine_spec_drafts_total"]
-    assert pytest.approx(per_step, rel=0.03) == 1 + accepted / drafts
-    assert found["k3gw_spec_draft_tokens_total"] == found["k3gw_engine_spec_draft_tokens_total"]
-    assert found["k3gw_spec_accepted_tokens_total"] == accepted
+        found = scraped(gateway)
+        assert 3 == found["k3gw_request_output_tokens_per_second_count"]
+        speeds.append(mean(found, "request_output_tokens_per_second") / (STEPS_PER_S * per_step))
+        assert pytest.approx(1 / speeds[-1], rel=0.03) == mean(found, "inter_token_seconds") * STEPS_PER_S * per_step
+        accepted, drafts = found["k3gw_engine_spec_accepted_tokens_total"], found["k3gw_engine_spec_drafts_total"]
+        assert pytest.approx(per_step, rel=0.03) == 1 + accepted / drafts
+        assert found["k3gw_spec_draft_tokens_total"] == found["k3gw_engine_spec_draft_tokens_total"]
+        assert found["k3gw_spec_accepted_tokens_total"] == accepted
+    assert pytest.approx(1, rel=0.03) == speeds[-1], speeds
 
 
 @pytest.mark.parametrize("num_choices", [1, 3])
@@ -90,11 +97,11 @@ def test_a_client_that_sends_and_reads_slowly_is_no_overhead(
         client.sendall(head.encode() + data[:10])
         time.sleep(0.2)
         client.sendall(data[10:])
-        before, end_s = -1, time.monotonic() + 20
-        while (now := num_made()) != before or not now:
+        looks, end_s = [num_made()], time.monotonic() + 60
+        while not looks[-1] or looks[-NUM_STILL:] != [looks[-1]] * NUM_STILL:
             assert time.monotonic() < end_s, "the gateway never waits for its reader"
-            before = now
-            time.sleep(0.4)
+            time.sleep(0.2)
+            looks.append(num_made())
     while not ended:
         assert time.monotonic() < end_s
         time.sleep(0.01)

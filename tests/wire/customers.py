@@ -169,7 +169,7 @@ class House:
         inner.admission = Admission(inner.limits, self.clock)
         self.gateway.start()
         self.url = self.gateway.url
-        self.http = httpx.Client(timeout=60)
+        self.http = httpx.Client(timeout=180)
         self.path = f"{self.gateway.folder.name}/gateway.db"
 
     def advance(self, seconds: float) -> None:

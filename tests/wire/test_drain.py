@@ -204,7 +204,7 @@ async def test_all_learn_at_once_that_the_engine_is_dead(gateway: Draining) -> N
         died = await clients.ask("the last", "die", stream=True)
     assert {"engine_dead": 201} == fates(clients.requests)
     assert {(200, True), (503, False)} == {(request.status, request.is_streamed) for request in clients.requests}
-    assert max(request.ended_s for request in clients.requests) - died.begun_s < 3, (
+    assert max(request.ended_s for request in clients.requests) - died.begun_s < 10, (
         "a second, on a machine that has nothing else to do"
     )
     assert 1 == gateway.process.end(signal.SIGCONT), gateway.process.log

@@ -19,7 +19,7 @@ OBJECT = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 FORMS: dict[str, Any] = {
     "an answer": {},
     "an answer that is cut": {"max_tokens": 7},
-    "an answer with reasoning": {"max_tokens": 400, **THINKS},
+    "an answer with reasoning": {"max_tokens": 120, **THINKS},
     "an answer that is sampled": {"temperature": 1.0, "seed": 5, "max_tokens": 60},
     "several choices": {"n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 40},
     "an answer as JSON": {"response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": OBJECT}}},
@@ -47,7 +47,7 @@ def test_a_row_has_the_engines_counts(tenants: RealTenants, tenant: str, form: d
     question = "Tell me of a city that you know, of its river and of its bridges, as well as you can. " * 3
     for is_first in (True, False):
         before = tenants.counts()
-        body = target.body(question, **{"max_tokens": 200, **form, **(STREAM if stream else {})})
+        body = target.body(question, **{"max_tokens": 80, **form, **(STREAM if stream else {})})
         answer = tenants.http.post(f"{target.base_url}/chat/completions", json=body, headers=target.headers)
         assert 200 == answer.status_code, answer.text
         usage, counts = usage_of(answer), tenants.counts().since(before)

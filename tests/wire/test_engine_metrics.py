@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.deploy.expressions import Expression, of_dashboards
@@ -33,10 +35,12 @@ ENGINES = [panel for panel in PANELS.values() if panel.metrics and all(name.star
 REPEATS = "Repeat this word: apple apple apple apple apple apple apple apple apple apple apple apple apple apple apple apple"
 
 
-@pytest.fixture
-def watching(tenants: RealTenants, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+@pytest.fixture(scope="module")
+def watching(vllm_gateway: Any, vllm_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Two tenants have asked the same things, before and after the first scrapes; the engine is at rest."""
-    with prometheus(tmp_path_factory.mktemp("prometheus"), [urlsplit(tenants.target.url).netloc]) as server:
+    folder, netloc = tmp_path_factory.mktemp("prometheus"), urlsplit(vllm_gateway.url).netloc
+    with httpx.Client(timeout=60) as http, prometheus(folder, [netloc]) as server:
+        tenants = RealTenants(vllm_gateway, vllm_folder, http)
         for _ in range(2):
             for name in ("ann", "bea"):
                 target = tenants.named(name)

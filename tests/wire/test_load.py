@@ -19,8 +19,8 @@ WORDS = [
     "purple", "yellow", "forest", "bridge", "castle", "island", "desert", "valley", "spring", "autumn", "market", "kitchen",
     "pocket", "button",
 ]  # fmt: skip
-NUM_SMALL, NUM_WARM, NUM_AT_ONCE = 500, 100, 24
-MAX_GROWTH_BYTES = 30 * 2**20
+NUM_SMALL, NUM_WARM, NUM_AT_ONCE = 200, 100, 24
+MAX_GROWTH_BYTES = 12 * 2**20
 
 
 async def stream(http: httpx.AsyncClient, target: Target, word: str) -> tuple[str, str]:

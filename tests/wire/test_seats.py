@@ -42,7 +42,7 @@ async def flood(tenants: RealTenants, nums: dict[str, int], num_tokens: int) -> 
 
 
 async def test_who_finds_no_seat_waits_with_us_and_not_in_the_engine(tenants: RealTenants) -> None:
-    num_tokens = 24
+    num_tokens = 12
     answers, scrapes = await flood(tenants, {"ann": 70, "bea": 20}, num_tokens)
 
     assert [200] * 90 == [answer.status_code for answer in answers]

@@ -1,23 +1,35 @@
-"""Runs the steps that a database has not had yet. The only module that imports Alembic, and imported only where there are any."""
+"""Runs the steps that a database has not had yet, a new one all of them.
+
+A step is the SQL that SQLite and PostgreSQL both read. The table that says how far a database is has Alembic's name and form.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Final
 
-from alembic.config import Config
-from alembic.runtime.environment import EnvironmentContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
 from server.store.errors import StoreVersionError
+from server.store.migrations.versions import step_0001_first_tables
 
-FOLDER = Path(__file__).parent
+STEPS: Final = {"0001": step_0001_first_tables.STATEMENTS}
+"""All that this version knows, in their order."""
+
+HEAD: Final = next(reversed(STEPS))
+_AT: Final = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
-def steps() -> ScriptDirectory:
-    """All steps that this version knows."""
-    return ScriptDirectory(str(FOLDER))
+def current_step(connection: Connection) -> str | None:
+    """The step of a database, None for one without tables."""
+    if not inspect(connection).has_table(_AT.name):
+        return None
+    step: str | None = connection.scalar(select(_AT.c.version_num))
+    return step
 
 
 def upgrade(connection: Connection, current: str | None) -> None:
@@ -26,15 +38,17 @@ def upgrade(connection: Connection, current: str | None) -> None:
     The caller holds the lock that keeps other processes from doing the same. Raises `StoreVersionError` for a step that this
     version does not know.
     """
-    script = steps()
-    if current is not None and current not in {step.revision for step in script.walk_revisions()}:
+    steps = list(STEPS)
+    if current is None:
+        _AT.create(connection, checkfirst=True)
+    elif current in STEPS:
+        steps = steps[steps.index(current) + 1 :]
+    else:
         raise StoreVersionError(
             f"the store is at step `{current}`, which this version does not know; run the version that made it"
         )
-
-    def to_head(revision: Any, context: Any) -> Any:
-        return script._upgrade_revs("head", revision)
-
-    with EnvironmentContext(Config(), script, fn=to_head, destination_rev="head") as environment:
-        environment.configure(connection=connection, transactional_ddl=True)
-        environment.run_migrations()
+    for step in steps:
+        for statement in STEPS[step]:
+            connection.exec_driver_sql(statement)
+    connection.execute(_AT.delete())
+    connection.execute(_AT.insert(), {"version_num": HEAD})

@@ -1,64 +1,68 @@
-"""Tenants, keys, values and the ledger."""
+"""Tenants, keys, values and the ledger, from an empty database."""
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from alembic import op
+from typing import Final
 
-revision = "0001"
-down_revision = None
-
-
-def upgrade() -> None:
-    """From an empty database."""
-    op.create_table(
-        "tenants",
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("settings", sa.Text(), nullable=False),
-        sa.Column("created_unix_s", sa.BigInteger(), nullable=False),
-        sa.Column("updated_unix_s", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name="pk_tenants"),
+STATEMENTS: Final = (
+    """
+    CREATE TABLE tenants (
+        name TEXT NOT NULL,
+        settings TEXT NOT NULL,
+        created_unix_s BIGINT NOT NULL,
+        updated_unix_s BIGINT NOT NULL,
+        CONSTRAINT pk_tenants PRIMARY KEY (name)
     )
-    op.create_table(
-        "api_keys",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("tenant", sa.Text(), nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("created_unix_s", sa.BigInteger(), nullable=False),
-        sa.Column("lifetime_s", sa.BigInteger(), nullable=True),
-        sa.Column("expires_unix_s", sa.BigInteger(), nullable=True),
-        sa.Column("revoked_unix_s", sa.BigInteger(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name="pk_api_keys"),
-        sa.UniqueConstraint("digest", name="uq_api_keys_digest"),
-        sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], name="fk_api_keys_tenant_tenants"),
+    """,
+    """
+    CREATE TABLE api_keys (
+        id TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        name TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        created_unix_s BIGINT NOT NULL,
+        lifetime_s BIGINT,
+        expires_unix_s BIGINT,
+        revoked_unix_s BIGINT,
+        CONSTRAINT pk_api_keys PRIMARY KEY (id),
+        CONSTRAINT uq_api_keys_digest UNIQUE (digest),
+        CONSTRAINT fk_api_keys_tenant_tenants FOREIGN KEY(tenant) REFERENCES tenants (name)
     )
-    values = op.create_table(
-        "values",
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("value", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name="pk_values"),
+    """,
+    """
+    CREATE TABLE "values" (
+        name TEXT NOT NULL,
+        value TEXT NOT NULL,
+        CONSTRAINT pk_values PRIMARY KEY (name)
     )
-    op.bulk_insert(values, [{"name": "version", "value": "0"}])
-    kinds = ("input", "cached", "output", "reasoning", "discarded", "draft", "accepted")
-    op.create_table(
-        "ledger",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("request_id", sa.Text(), nullable=False),
-        sa.Column("tenant", sa.Text(), nullable=False),
-        sa.Column("key_id", sa.Text(), nullable=True),
-        sa.Column("model", sa.Text(), nullable=False),
-        sa.Column("api", sa.Text(), nullable=False),
-        sa.Column("arrived_unix_ms", sa.BigInteger(), nullable=False),
-        sa.Column("admitted_unix_ms", sa.BigInteger(), nullable=True),
-        sa.Column("first_token_unix_ms", sa.BigInteger(), nullable=True),
-        sa.Column("ended_unix_ms", sa.BigInteger(), nullable=False),
-        *(sa.Column(f"{kind}_tokens", sa.BigInteger(), nullable=False) for kind in kinds),
-        sa.Column("images", sa.BigInteger(), nullable=False),
-        sa.Column("finish_reason", sa.Text(), nullable=True),
-        sa.Column("outcome", sa.Text(), nullable=False),
-        sa.Column("cost_nano_usd", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_ledger"),
+    """,
+    """INSERT INTO "values" (name, value) VALUES ('version', '0')""",
+    """
+    CREATE TABLE ledger (
+        id TEXT NOT NULL,
+        request_id TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        key_id TEXT,
+        model TEXT NOT NULL,
+        api TEXT NOT NULL,
+        arrived_unix_ms BIGINT NOT NULL,
+        admitted_unix_ms BIGINT,
+        first_token_unix_ms BIGINT,
+        ended_unix_ms BIGINT NOT NULL,
+        input_tokens BIGINT NOT NULL,
+        cached_tokens BIGINT NOT NULL,
+        output_tokens BIGINT NOT NULL,
+        reasoning_tokens BIGINT NOT NULL,
+        discarded_tokens BIGINT NOT NULL,
+        draft_tokens BIGINT NOT NULL,
+        accepted_tokens BIGINT NOT NULL,
+        images BIGINT NOT NULL,
+        finish_reason TEXT,
+        outcome TEXT NOT NULL,
+        cost_nano_usd BIGINT NOT NULL,
+        CONSTRAINT pk_ledger PRIMARY KEY (id)
     )
-    op.create_index("ix_ledger_tenant_ended_unix_ms", "ledger", ["tenant", "ended_unix_ms"])
-    op.create_index("ix_ledger_ended_unix_ms", "ledger", ["ended_unix_ms"])
+    """,
+    "CREATE INDEX ix_ledger_tenant_ended_unix_ms ON ledger (tenant, ended_unix_ms)",
+    "CREATE INDEX ix_ledger_ended_unix_ms ON ledger (ended_unix_ms)",
+)
