@@ -139,12 +139,14 @@ class VllmEngine:
         except GatewayError:
             raise
         except Exception as error:
-            raise handover.failure or self._translated(error, accepted=accepted) from error
+            if not handover.has_failed:
+                raise self._translated(error, accepted=accepted) from error
         finally:
             handover.end()
             if not ended:  # else the id may be another request's by now
                 self._forget(request.request_id)
             await outputs.aclose()
+        handover.raise_failure()
 
     def _forget(self, request_id: str) -> None:
         self._request_ids.discard(request_id)

@@ -14,16 +14,20 @@ from typing import Any
 from server.engine.base import Take
 
 
-class Handover:
-    """Of one request. `is_awaited`: its task waits for what comes next. `failure`: what `take` raised, and ends the request."""
+class TakeFailedError(Exception):
+    """Stands for what `take` raised, on the way through vLLM, whose frames would keep that and all its own."""
 
-    __slots__ = ("_collector", "_make", "_state", "_take", "failure", "is_awaited")
+
+class Handover:
+    """Of one request. `is_awaited`: its task waits for what comes next."""
+
+    __slots__ = ("_collector", "_failure", "_make", "_state", "_take", "is_awaited")
 
     def __init__(self, take: Take | None) -> None:
         self._take = take
         self._state: Any = None
         self.is_awaited = False
-        self.failure: Exception | None = None
+        self._failure: Exception | None = None
 
     def begin(self, llm: Any, request_id: str) -> None:
         """The first output has come. Where vLLM is not as it is known to be, or holds outputs back, all go the usual way."""
@@ -44,6 +48,19 @@ class Handover:
             del self._state.make_request_output
             self._state = self._collector = self._make = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether `take` raised, which ends the request."""
+        return self._failure is not None
+
+    def raise_failure(self) -> None:
+        """Raise what `take` raised, once, where it has; it must not be kept here, where its traceback leads."""
+        if self._failure is not None:
+            try:
+                raise self._failure
+            finally:
+                self._failure = None
+
     def _make_output(
         self, new_token_ids: list[int], pooling_output: Any = None, finish_reason: Any = None, *rest: Any, **named: Any
     ) -> Any:
@@ -54,7 +71,7 @@ class Handover:
                 if self._take(new_token_ids):
                     return None
             except Exception as error:  # noqa: BLE001 - raised where the request's task waits
-                self.failure, self.is_awaited = error, False
-                self._collector.put(error)
+                self._failure, self.is_awaited = error, False
+                self._collector.put(TakeFailedError())
                 return None
         return self._make(new_token_ids, pooling_output, finish_reason, *rest, **named)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import chain
 from typing import Any
 
@@ -94,6 +96,28 @@ async def test_what_take_raises_ends_its_own_request_only(client: Client, error:
     await kept
     assert NUM_TOKENS == len(way.said)  # a real model's words depend on its neighbours
     assert (0, False) == (client.engine.num_unfinished, client.engine.dead)
+
+
+async def test_what_take_raises_is_held_by_nobody_afterwards(client: Client) -> None:
+    """Its frames are those of the whole request, of which the collector would hear late."""
+
+    raised: list[weakref.ref[Exception]] = []
+
+    class Fault(Exception):
+        def __init__(self) -> None:
+            raised.append(weakref.ref(self))
+
+    def fail(_: Sequence[int]) -> bool:
+        raise Fault
+
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(Fault):
+            await Way().read(client.generate(take=fail, sampling=ENDLESS))
+        assert [None] == [error() for error in raised]
+    finally:
+        gc.enable()
 
 
 async def test_an_abort_ends_what_is_being_taken(client: Client) -> None:
