@@ -36,7 +36,7 @@ class Handover:
         processor = llm.output_processor
         internal_ids = getattr(processor, "external_req_ids", {}).get(request_id, ())
         state = processor.request_states.get(internal_ids[0]) if len(internal_ids) == 1 else None
-        if state is None or state.stream_interval > 1 or state.queue is None:
+        if state is None or state.stream_interval > 1 or not hasattr(state.queue, "output"):
             return
         self._state, self._collector, self._make = state, state.queue, state.make_request_output
         state.make_request_output = self._make_output

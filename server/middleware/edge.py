@@ -67,15 +67,17 @@ class EdgeMiddleware:
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if trace is not None:
-                    trace.opened()
-                headers = message["headers"] = [*message.get("headers", ())]
-                headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in state["headers"].items()]
-                headers.append(header)
-                state["headers"].clear()
-            await send(message)
+            if message["type"] != "http.response.start":
+                await send(message)
+                return
+            headers = message["headers"] = [*message.get("headers", ())]
+            headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in state["headers"].items()]
+            headers.append(header)
+            await send(message)  # may wait, and be given up: then nothing was sent
+            status = message["status"]
+            state["headers"].clear()
+            if trace is not None:
+                trace.opened()
 
         try:
             await self._app(scope, receive, send_with_id)

@@ -157,7 +157,7 @@ class StreamWriter:
             self._comment.cancel()
 
     def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s / 4, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s / _QUARTERS, self._look)
 
     def _look(self) -> None:
         self._num_silent = 0 if self.wrote else self._num_silent + 1

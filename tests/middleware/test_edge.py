@@ -16,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.clock import ManualClock
 from server.context import Tenant
+from server.errors import OverloadedError
 from server.middleware.edge import EdgeMiddleware
 from server.record import GenerationRecord
 from server.serving import server_config
@@ -249,3 +250,31 @@ async def test_a_request_that_the_server_gives_up_is_counted() -> None:
         await task
 
     assert [("acme", "chat", "cancelled")] == [(record.tenant, record.api, record.outcome) for record in refused]
+
+
+async def test_a_head_that_was_given_up_is_none() -> None:
+    """A keep-alive comment waits for its client to read what came before, and the answer fails meanwhile."""
+    sent: list[Message] = []
+    may_send = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["headers"]["x-kept"] = "yes"
+        comment = asyncio.ensure_future(send({"type": "http.response.start", "status": 200, "headers": []}))
+        await asyncio.sleep(0)
+        comment.cancel()
+        await asyncio.wait([comment])
+        may_send.set()
+        raise OverloadedError("too much")
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        await may_send.wait()
+        sent.append(message)
+
+    edge = EdgeMiddleware(app, clock=ManualClock(), on_refused=lambda record: None)
+    await edge({"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}, receive, send)
+
+    assert [503, None] == [message.get("status") for message in sent]
+    assert (b"x-kept", b"yes") in sent[0]["headers"]
