@@ -26,7 +26,7 @@ def positives_or_none(text: str) -> str:
     return text and positives(text)
 
 
-def paced(text: str) -> str:
+def paces(text: str) -> str:
     """`STEPS/S:STREAMS` with commas between, or empty."""
     for part in filter(None, text.split(",")):
         steps_per_s, _, num_streams = part.partition(":")

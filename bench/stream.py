@@ -26,7 +26,7 @@ import uvloop
 
 from bench.core_plan import KINDS
 from bench.line_up import Frontend, LineUp, add_options
-from bench.options import paced, positive, positives, positives_or_none, some_of
+from bench.options import paces, positive, positives, positives_or_none, some_of
 from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option, ratio
 
@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("bench stream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--streams", type=positives_or_none, default="32,128", help="at once, as fast as it goes; empty for none")
-    parser.add_argument("--paced", type=paced, default="40:128", help="STEPS/S:STREAMS,…; empty for none")
+    parser.add_argument("--paced", type=paces, default="40:128", help="STEPS/S:STREAMS,…; empty for none")
     parser.add_argument("--kinds", type=some_of(KINDS), default="text", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--tokens-per-step", type=positives, default="1")
     parser.add_argument("--tokens", type=positive, default=256, help="of each answer")
