@@ -20,6 +20,7 @@ import uvloop
 
 from bench import load
 from bench.line_up import BODIES, Frontend, LineUp, add_options
+from bench.options import positive, positives, some_of
 from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option
 from bench.served import KEY, MODEL
@@ -70,10 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
     end_on_sigterm()
     parser = argparse.ArgumentParser("bench connect", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--concurrent", default="1,16,64")
-    parser.add_argument("--requests", type=int, default=400, help="a run, at least")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default=",".join(FRONTENDS))
+    parser.add_argument("--concurrent", type=positives, default="1,16,64")
+    parser.add_argument("--requests", type=positive, default=400, help="a run, at least")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--only", type=some_of((*FRONTENDS, "rust")), default=",".join(FRONTENDS))
     add_json_option(parser)
     options = parser.parse_args(arguments)
     allow_many_files()

@@ -21,6 +21,7 @@ import uvloop
 from bench import load
 from bench.core_plan import Plan
 from bench.line_up import BODIES, Frontend, LineUp, add_options
+from bench.options import positives, some_of
 from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option
 from bench.served import KEY, MODEL
@@ -117,8 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
     end_on_sigterm()
     parser = argparse.ArgumentParser("bench idle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--streams", default="1000,5000")
-    parser.add_argument("--only", default=",".join(FRONTENDS))
+    parser.add_argument("--streams", type=positives, default="1000,5000")
+    parser.add_argument("--only", type=some_of(FRONTENDS), default=",".join(FRONTENDS))
     add_json_option(parser)
     options = parser.parse_args(arguments)
     allow_many_files()

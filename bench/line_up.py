@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from bench import litellm_proxy, load, rust_frontend
 from bench.core_answers import TOOL
 from bench.core_plan import KINDS, CorePlan, Plan
+from bench.options import model_folder
 from bench.processes import ROOT, NotStartedError, Process, python
 from bench.served import KEY, MODEL
 
@@ -33,8 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """`--model` and `--cache`."""
     parser.add_argument(
         "--model",
-        type=Path,
-        default=ROOT / ".cache/demo-model",
+        type=model_folder,
+        default=str(ROOT / ".cache/demo-model"),
         help="a folder with config.json and K3's vocabulary; no weights are read (default: the demo model)",
     )
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache", help="where what is fetched once is kept")

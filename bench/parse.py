@@ -16,10 +16,10 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.options import existing, positive, positives
 from bench.processes import ROOT, end_on_sigterm
 from bench.report import Report, add_json_option, ratio
 from server.parsers.base import Expected
@@ -121,10 +121,10 @@ def main(arguments: list[str] | None = None) -> None:
     end_on_sigterm()
     parser = argparse.ArgumentParser("bench parse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = DEMO_MODEL if (DEMO_MODEL / "config.json").is_file() else None
-    parser.add_argument("--vocab", type=Path, default=known, help="a model's folder; else every byte is a token")
-    parser.add_argument("--tokens", default="1000,10000,100000,1000000")
+    parser.add_argument("--vocab", type=existing, default=known, help="a model's folder; else every byte is a token")
+    parser.add_argument("--tokens", type=positives, default="1000,10000,100000,1000000")
     parser.add_argument("--vllm-seconds", type=float, default=5.0, help="for each answer; 0 leaves vLLM out")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive, default=3)
     add_json_option(parser)
     options = parser.parse_args(arguments)
     report = Report("parse", {key: str(value) for key, value in vars(options).items()})

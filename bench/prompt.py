@@ -29,7 +29,8 @@ import uvloop
 from bench.child import Child
 from bench.conversations import Talk, body_of, num_turns_of
 from bench.image_load import Streams, be_nice
-from bench.processes import end_on_sigterm
+from bench.options import existing, model_folder, positive, positives, some_of
+from bench.processes import ROOT, end_on_sigterm
 from bench.prompt_servers import ADMIN_KEY, CONTEXT_LENGTH
 from server.prompts.base import Conversation
 from server.prompts.kimi_k3 import KimiK3Format
@@ -170,13 +171,15 @@ def _served(options: argparse.Namespace, num_tokens: int) -> list[dict[str, dict
 def main() -> int:
     end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vocab", type=Path, required=True, help="a model's folder, `tiktoken.model` or `tokenizer.json`")
-    parser.add_argument("--model", type=Path, help="a model's folder, for vLLM; weights are not read")
-    parser.add_argument("--tokens", default="1000,10000,100000,1000000")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--vocab", type=existing, default=str(ROOT / ".cache/demo-model"), help="a model's folder, or its tokenizer's file"
+    )
+    parser.add_argument("--model", type=model_folder, help="a model's folder, for vLLM; weights are not read")
+    parser.add_argument("--tokens", type=positives, default="1000,10000,100000,1000000")
+    parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each phase")
-    parser.add_argument("--phases", default=",".join(PHASES))
-    parser.add_argument("--streams", type=int, default=12)
+    parser.add_argument("--phases", type=some_of(PHASES), default=",".join(PHASES))
+    parser.add_argument("--streams", type=positive, default=12)
     parser.add_argument("--rest-s", type=float, default=1.0, help="between an answer and the next request")
     parser.add_argument("--known-texts", type=int, help="bytes of token ids that the server keeps; left out: the default")
     parser.add_argument("--nice", type=int, default=0)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import machine, machine_lines
+from bench.options import new_file
 
 Row = Mapping[str, Any]
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """`--json FILE`."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="write the figures there, too")
 
 
 class Report:

@@ -26,6 +26,7 @@ import uvloop
 
 from bench.core_plan import KINDS
 from bench.line_up import Frontend, LineUp, add_options
+from bench.options import paces, positive, positives, positives_or_none, some_of
 from bench.processes import allow_many_files, end_on_sigterm
 from bench.report import Report, add_json_option, ratio
 
@@ -137,14 +138,16 @@ def main(arguments: list[str] | None = None) -> None:
     end_on_sigterm()
     parser = argparse.ArgumentParser("bench stream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--streams", default="32,128", help="at once, as fast as it goes; empty for none")
-    parser.add_argument("--paced", default="40:128", help="STEPS/S:STREAMS,…; empty for none")
-    parser.add_argument("--kinds", default="text", help=f"of {', '.join(KINDS)}")
-    parser.add_argument("--tokens-per-step", default="1")
-    parser.add_argument("--tokens", type=int, default=256, help="of each answer")
-    parser.add_argument("--waves", type=int, default=2, help="answers for each stream, as fast as it goes")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help=f"of {', '.join((*FRONTENDS, *PARSING))}")
+    parser.add_argument("--streams", type=positives_or_none, default="32,128", help="at once, as fast as it goes; empty for none")
+    parser.add_argument("--paced", type=paces, default="40:128", help="STEPS/S:STREAMS,…; empty for none")
+    parser.add_argument("--kinds", type=some_of(KINDS), default="text", help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--tokens-per-step", type=positives, default="1")
+    parser.add_argument("--tokens", type=positive, default=256, help="of each answer")
+    parser.add_argument("--waves", type=positive, default=2, help="answers for each stream, as fast as it goes")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument(
+        "--only", type=some_of((*FRONTENDS, *PARSING)), default="", help=f"of {', '.join((*FRONTENDS, *PARSING))}"
+    )
     parser.add_argument("--full", action="store_true", help="the whole matrix, which takes hours on two cores")
     add_json_option(parser)
     options = parser.parse_args(arguments)
@@ -152,8 +155,8 @@ def main(arguments: list[str] | None = None) -> None:
         options.streams, options.tokens_per_step, options.kinds = "1,32,128,512", "1,4", ",".join(KINDS)
         options.paced = ",".join(f"{rate}:{number}" for rate in (40, 100) for number in (1, 32, 128, 512))
     settings = list(_settings(options))
-    if unknown := {setting.kind for setting in settings} - set(KINDS):
-        parser.error(f"`--kinds {', '.join(unknown)}`: there are {', '.join(KINDS)}")
+    if not settings:
+        parser.error("`--streams` and `--paced` are both empty: there is nothing to measure")
     parsing = PARSING if any(setting.kind != "text" for setting in settings) else ()
     names = options.only.split(",") if options.only else [*FRONTENDS, *parsing]
     allow_many_files()

@@ -81,6 +81,30 @@ def test_what_there_is_is_listed(arguments: list[str], code: int) -> None:
     assert all(command in done.stderr for command in COMMANDS)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "parse --rounds 0", "parse --tokens abc", "parse --tokens -5", "parse --vocab /nowhere", "parse --json /nowhere/x.json",
+        "parse --json /", "prompt --vocab /nowhere", "prompt --vocab / --rounds 0", "prompt --vocab / --phases nonsense",
+        "prompt --vocab / --streams -1", "stream --kinds nonsense", "stream --only nonsense", "stream --waves 0",
+        "stream --streams 0", "stream --paced 40", "stream --paced x:1", "stream --tokens-per-step 0", "stream --model /",
+        "idle --only nonsense", "idle --streams 0", "connect --concurrent 0", "connect --rounds 0", "connect --only nonsense",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_refused_before_anything_starts(
+    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, *arguments = line.split()
+    main = importlib.import_module(f"bench.{name}").main
+    monkeypatch.setattr(sys, "argv", [f"bench {name}", *arguments])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as refused:
+        main()
+    said = capsys.readouterr()
+    assert (2, "") == (refused.value.code, said.out)
+    assert f"error: argument {next(part for part in reversed(arguments) if part.startswith('--'))}" in said.err.splitlines()[-1]
+
+
 def test_a_table_keeps_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = Report("any", {"rounds": 3})
     report.table("one", "A title", {"who": "", "cost": ".2f"}, [{"who": "gateway", "cost": 0.125}, {"who": "rust", "cost": None}])
