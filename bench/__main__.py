@@ -37,7 +37,10 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(f"  {command:{width}}  {text}" for command, text in COMMANDS.items()), file=sys.stderr)
         sys.exit(0 if name in ("", "-h", "--help") else 2)
     sys.argv = [f"bench {name}", *arguments[1:]]
-    importlib.import_module(f"bench.{name}").main()
+    try:
+        importlib.import_module(f"bench.{name}").main()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -81,14 +81,14 @@ def open_fake(model: Path, core: Core | None = None) -> Engine:
     return VllmEngine(llm, load(model), stats)
 
 
-def gateway_app(model: Path, core: Core, *, controls: bool) -> Any:
-    """The gateway's application. What it keeps is in a folder for itself, that goes when the process ends in good order."""
+def gateway_app(model: Path, core: Core, folder: Path, *, controls: bool) -> Any:
+    """The gateway's application. What it keeps is in a new folder within `folder`."""
 
     async def open_engine() -> Engine:
         return open_fake(model, core)
 
-    folder = tempfile.mkdtemp(prefix="k3gw-bench-")
-    storage = {"ledger_url": f"sqlite:///{folder}/gateway.db", "spool_path": f"{folder}/spool"}
+    kept = tempfile.mkdtemp(dir=folder)
+    storage = {"ledger_url": f"sqlite:///{kept}/gateway.db", "spool_path": f"{kept}/spool"}
     if not controls:
         settings = Settings.model_validate({"tenancy": {"auth": "off"}, "log": {"level": "error"}, "storage": storage})
         app = create_app(settings, open_engine)
@@ -124,9 +124,9 @@ async def vllm_app(model: Path, core: Core, *, parsers: bool) -> Any:
     return app
 
 
-async def _config(name: str, model: Path, core: Core) -> uvicorn.Config:
+async def _config(name: str, model: Path, core: Core, folder: Path) -> uvicorn.Config:
     if name in ("gateway", "gateway-off"):
-        return server_config(gateway_app(model, core, controls=name == "gateway"))
+        return server_config(gateway_app(model, core, folder, controls=name == "gateway"))
     app: Any
     if name == "uvicorn":
         app = IdleFrontend()
@@ -158,7 +158,7 @@ async def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("frontend", choices=FRONTENDS)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--plan", type=Path, required=True, help="what a server keeps is put into its folder")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--core", nargs=2, metavar=("IN", "OUT"), default=(None, None))
     options = parser.parse_args()
@@ -170,7 +170,7 @@ async def _main() -> None:
     if options.frontend == "direct":
         await Direct(core.async_llm(engine_args(options.model)), vocabulary.encode("Tell me about a number.")).serve()
     else:
-        await _serve(await _config(options.frontend, options.model, core), options.port)
+        await _serve(await _config(options.frontend, options.model, core, options.plan.parent), options.port)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,8 @@ class LineUp:
                 self._drop(frontend, error)
             elif error is not None:
                 raise error
+        if not self.frontends:
+            raise SystemExit("nothing could be started, so nothing is measured")
 
     def _drop(self, frontend: Frontend, error: NotStartedError) -> None:
         self._note(f"not measured: {frontend.name}: {error}")

@@ -73,7 +73,9 @@ class Server:
 
     def __init__(self, model: Path | None = None, *, step_s: float = 0.0) -> None:
         self.port = free_port()
-        command = [sys.executable, "-m", "bench.metrics_server", "--port", str(self.port), "--step-s", str(step_s)]
+        self._folder = tempfile.TemporaryDirectory(prefix="k3gw-bench-")
+        options = ["--port", str(self.port), "--folder", self._folder.name, "--step-s", str(step_s)]
+        command = [sys.executable, "-m", "bench.metrics_server", *options]
         if model is not None:
             command += ["--model", str(model)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -102,11 +104,11 @@ class Server:
         self.process.wait(30)
         if self.process.stdout is not None:
             self.process.stdout.close()
+        self._folder.cleanup()
 
 
-def _app(model: Path | None, step_s: float) -> Any:
+def _app(model: Path | None, folder: Path, step_s: float) -> Any:
     """All controls on, as in `bench.stream`."""
-    folder = tempfile.mkdtemp(prefix="k3gw-bench-")
     storage = {"ledger_url": f"sqlite:///{folder}/gateway.db", "spool_path": f"{folder}/spool"}
     limits = {"requests_per_minute": 10**9, "input_tokens_per_minute": 10**12, "output_tokens_per_minute": 10**12}
     tenants = {"default": {"limits": {**limits, "concurrent_requests": 10**6}, "budget": {"tokens_per_day": 10**14}}}
@@ -144,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--step-s", type=float, default=0.0)
     options = parser.parse_args()
     environment.apply(load_profile("cpu-demo").environment)
@@ -152,7 +155,7 @@ def main() -> None:
         from bench import fake_core
 
         fake_core.install(_TEXT)
-    uvloop.run(_serve(_app(options.model, options.step_s), options.port))
+    uvloop.run(_serve(_app(options.model, options.folder, options.step_s), options.port))
 
 
 if __name__ == "__main__":

@@ -61,17 +61,21 @@ def test_a_measurement_that_is_told_to_end_tidies_up(name: str) -> None:
 
 def test_a_measurement_that_is_told_to_end_leaves_no_server_and_no_folder(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "bench.drain", "--starts", "1"],
+        [sys.executable, "-m", "bench", "drain", "--starts", "1"],
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as measurement:
         children: list[psutil.Process] = []
         wait_for(lambda: children.extend(psutil.Process(measurement.pid).children(recursive=True)) or bool(children))
         measurement.terminate()
         code = measurement.wait(30)
+        assert measurement.stderr is not None
+        errors = measurement.stderr.read()
     _, alive = psutil.wait_procs(children, timeout=30)
 
-    assert (-signal.SIGINT, [], []) == (code, alive, list(tmp_path.iterdir()))
+    assert (130, [], []) == (code, alive, list(tmp_path.iterdir()))
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--help"], 0), (["nonsense"], 2)])
