@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -218,6 +219,16 @@ def ledger_rows(path: str, tenant: str | None = None) -> list[dict[str, Any]]:
         connection.row_factory = sqlite3.Row
         rows = [dict(row) for row in connection.execute("SELECT * FROM ledger ORDER BY ended_unix_ms, arrived_unix_ms")]
     return [row for row in rows if tenant in (None, row["tenant"])]
+
+
+def kept_rows(folder: Path, path: str | None = None) -> list[dict[str, Any]]:
+    """What a gateway that has ended has left: in its database, or on the spool where that was too slow for the end.
+
+    `folder`: of the spool; `path`: of the database, where that is elsewhere.
+    """
+    lines = [line for file in (folder / "spool").glob("*.rows") for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [*ledger_rows(path or f"{folder}/gateway.db"), *(json.loads(line.partition(" ")[2]) for line in lines)]
+    return list({row["id"]: row for row in rows}.values())
 
 
 def wait_for(look: Callable[[], Any], is_there: Callable[[Any], Any] = bool, timeout_s: float = 15.0) -> Any:

@@ -25,7 +25,7 @@ from server.settings import Settings
 from tests.services.gateway import ADMIN_KEY, GatewayProcess, running
 from tests.services.postgres import postgres_server
 from tests.store.conftest import own_postgres
-from tests.wire.customers import ledger_rows, wait_for
+from tests.wire.customers import kept_rows, wait_for
 from tests.wire.test_killed import LockedFile, StoppedServer, Store
 
 __all__ = ["own_postgres", "postgres_server"]
@@ -74,7 +74,7 @@ class Draining:
 
     def rows(self) -> dict[str, str]:
         """Outcomes by the requests' names."""
-        return {row["request_id"]: row["outcome"] for row in ledger_rows(f"{self.folder}/gateway.db")}
+        return {row["request_id"]: row["outcome"] for row in kept_rows(self.folder)}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import shutil
 import signal
@@ -21,7 +20,7 @@ import pytest
 from tests.services.gateway import ROOT, running
 from tests.services.redis import RedisServer, own_redis
 from tests.services.workers import KEY, Workers, ask
-from tests.wire.customers import Customer, ledger_rows, wait_for
+from tests.wire.customers import Customer, kept_rows, ledger_rows, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +53,8 @@ async def test_the_first_key_and_the_banner_are_said_once_and_a_drain_at_any_wor
     assert {200} == {answer.status_code for answer in answers}
     assert all(answer.text.rstrip().endswith("[DONE]") for answer in answers[::2])
     assert 0 == code
-    outcomes = Counter(kept_rows(gateway, tmp_path).values())
+    outcomes = Counter(row["outcome"] for row in kept_rows(tmp_path, gateway.ledger))
     assert {"finished": 30} == {name: count for name, count in outcomes.items() if name != "rejected"}
-
-
-def kept_rows(gateway: Workers, folder: Path) -> dict[str, str]:
-    """The outcome of each row by its id: in the database, or on the spool where the database was too slow for the end."""
-    lines = [line for file in (folder / "spool").glob("*.rows") for line in file.read_text(encoding="utf-8").splitlines()]
-    rows = [*ledger_rows(gateway.ledger), *(json.loads(line.partition(" ")[2]) for line in lines)]
-    return {row["id"]: row["outcome"] for row in rows}
 
 
 def begin(gateway: Workers, count: int) -> list[socket.socket]:
