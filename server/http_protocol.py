@@ -16,13 +16,14 @@ from typing import Any
 import structlog
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from server.clock import Clock
 from server.errors import GatewayError, HeadersTooLargeError, InvalidRequestError
 from server.flag import Flag
 from server.gateway import Gateway
+from server.http_versions import AnyHttpProtocol
 from server.middleware.errors import error_response
 from server.pace import ClientPace
 from server.record import GenerationRecord
@@ -68,7 +69,7 @@ class TimedFlow(FlowControl):
             self.pace.unread_s += self._clock.monotonic_s() - begun_s
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(AnyHttpProtocol):
     """One connection. In the state of each request are the `pace` of its client, as `client`, `write_piece` as `write`,
     `can_write`, and `watch`.
 
@@ -158,7 +159,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._num_idle_bytes = 0
-        if not self._deaf:
+        if not (self._deaf or self.is_offer):
             super().on_headers_complete()
             if self.cycle is not None:
                 self.cycle.message_event = Flag()  # type: ignore[assignment]  # as good as uvicorn's, which nobody has yet
@@ -172,7 +173,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._num_idle_bytes = 0
-        if not self._deaf:
+        if not (self._deaf or self.is_offer):
             self.flow.pace.received_s = self._gateway.clock.monotonic_s()
             super().on_message_complete()
 
