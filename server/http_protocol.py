@@ -15,18 +15,18 @@ from typing import Any
 
 import structlog
 import uvicorn
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from server.clock import Clock
 from server.errors import GatewayError, HeadersTooLargeError, InvalidRequestError
 from server.flag import Flag
 from server.gateway import Gateway
 from server.http_versions import AnyHttpProtocol
+from server.last_words import AnswerTransport
 from server.middleware.errors import error_response
 from server.pace import ClientPace
 from server.record import GenerationRecord
+from server.timed_flow import TimedFlow
 
 MAX_HEAD_BYTES = 64 * 1024
 LINGER_S = 1.0
@@ -35,38 +35,6 @@ QUICK_BYTES = 16 * 1024
 """Received at once, these wait for no turn."""
 
 log = structlog.get_logger(__name__)
-
-
-class TimedFlow(FlowControl):
-    """Measures how long a client leaves unread what was written, while somebody waits to write more. `pace`: of the request."""
-
-    def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
-        self._transport = transport
-        self.read_paused = self.write_paused = False
-        self.pace = ClientPace()
-        self._clock = clock
-        self._is_writable = Flag(is_set=True)
-        self._num_waiting = 0
-
-    def pause_writing(self) -> None:
-        self.write_paused = True
-        self._is_writable.clear()
-
-    def resume_writing(self) -> None:
-        self.write_paused = False
-        self._is_writable.set()
-
-    async def drain(self) -> None:
-        if self._num_waiting:  # the answer and a comment: the time counts once
-            await self._is_writable.wait()
-            return
-        self._num_waiting = 1
-        begun_s = self._clock.monotonic_s()
-        try:
-            await self._is_writable.wait()
-        finally:
-            self._num_waiting = 0
-            self.pace.unread_s += self._clock.monotonic_s() - begun_s
 
 
 class HttpProtocol(AnyHttpProtocol):
@@ -163,6 +131,7 @@ class HttpProtocol(AnyHttpProtocol):
             super().on_headers_complete()
             if self.cycle is not None:
                 self.cycle.message_event = Flag()  # type: ignore[assignment]  # as good as uvicorn's, which nobody has yet
+                self.cycle.transport = AnswerTransport(self.transport, self._end)  # type: ignore[assignment]
             if self._gateway.draining and self.cycle is not None:
                 self.cycle.keep_alive = False  # the answer says so: a client's next request goes elsewhere
 
@@ -281,7 +250,19 @@ class HttpProtocol(AnyHttpProtocol):
         self.transport.write(STATUS_LINE[error.status] + head + b"\r\n" + bytes(response.body))
         self._gateway.refused(GenerationRecord(request_id, "", "", arrived_s=0.0, api="", outcome=error.outcome))
         log.info("refused", request_id=request_id, status=error.status, error=error.message)
-        # Closing at once, with more on its way to us, would reset the connection and take the answer along.
+        self._linger()
+
+    def _end(self) -> None:
+        """The answer is written, and nothing comes after it."""
+        if self.cycle.more_body:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Closing at once, with more on its way to us, would reset the connection and take the answer along."""
+        self._deaf = True
+        self.flow.resume_reading()
         self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.close)
 
