@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from bench import litellm_proxy, rust_frontend
 from bench.line_up import LineUp
+from bench.options import model_folder
 from bench.processes import ROOT, NotStartedError, Process
 
 
@@ -50,8 +52,8 @@ def test_what_cannot_be_had_is_said_and_the_rest_is_measured(tmp_path: Path, mon
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with LineUp(["asgi"], tmp_path, tmp_path) as line_up, pytest.raises(SystemExit, match="build the demo model"):
-        line_up.start(print)
+    with pytest.raises(argparse.ArgumentTypeError, match="build the demo model"):
+        model_folder(str(tmp_path))
 
 
 def test_a_wheel_that_is_there_is_not_fetched_again(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 from tests.services.gateway import ROOT, running
 from tests.services.redis import RedisServer, own_redis
 from tests.services.workers import KEY, Workers, ask
-from tests.wire.customers import Customer, kept_rows, ledger_rows, wait_for
+from tests.wire.customers import Customer, kept_rows, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,17 @@ def test_a_second_signal_stops_at_once(redis: RedisServer, tmp_path: Path) -> No
 
     assert (0, True) == (code, time.monotonic() - begun_s < 10)
     assert all(b'"error"' in end and b"[DONE]" not in end for end in ends)
-    outcomes = Counter(row["outcome"] for row in ledger_rows(gateway.ledger))
+    outcomes = Counter(row["outcome"] for row in kept_rows(tmp_path, gateway.ledger))
     assert 6 == outcomes.total()
+
+
+def code_of(gateway: Workers) -> int:
+    """The exit code of one that ends by itself."""
+    gateway.start(waits=False)
+    try:
+        return gateway.wait_code()
+    finally:
+        gateway.kill()
 
 
 OPENS_NO_ENGINE = f"""
@@ -157,13 +166,7 @@ if __name__ == "__main__":
 def test_a_mistake_in_the_profile_ends_all_with_the_code_of_mistakes(redis: RedisServer, tmp_path: Path) -> None:
     gateway = Workers(tmp_path, redis)
     (tmp_path / "main.py").write_text(OPENS_NO_ENGINE)
-    gateway.start(waits=False)
-    try:
-        code = gateway.wait_code()
-    finally:
-        gateway.kill()
-
-    assert 2 == code
+    assert 2 == code_of(gateway)
     assert "that is why" in gateway.log
     assert "Traceback" not in gateway.log
 
@@ -189,11 +192,5 @@ def test_a_signal_before_they_serve_ends_them_unheard(redis: RedisServer, tmp_pa
 def test_one_that_can_not_start_ends_all_with_its_message(redis: RedisServer, tmp_path: Path) -> None:
     gateway = Workers(tmp_path, redis)
     gateway.write(storage={**gateway.settings["storage"], "ledger_url": f"sqlite:///{tmp_path}"})  # which is a folder
-    gateway.start(waits=False)
-    try:
-        code = gateway.wait_code()
-    finally:
-        gateway.kill()
-
-    assert 1 == code
+    assert 1 == code_of(gateway)
     assert str(tmp_path) in gateway.log
