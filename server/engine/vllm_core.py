@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from server import environment
 from server.engine.profiles import Profile, ProfileError
+from server.engine.vllm_guard import kill_families
 from server.errors import EngineDeadError
 
 MAX_ADDRESSES_BYTES: Final = 16 * 1024
@@ -63,6 +64,8 @@ class SharedCore:
         """End the core's processes, however far they are; those that take longer are killed. Blocks."""
         if self._launch is None:
             return
+        if self._up is None or not self._up.done():
+            kill_families(process.pid for process in self._processes() if process.pid is not None)
         for part in (self._launch.engine_manager, self._launch.coordinator):
             if part is not None:
                 part.shutdown(timeout=timeout_s)

@@ -3,6 +3,7 @@
 Role: vLLM's engine process does not notice that the one which started it is gone, and keeps its memory, or its GPUs, for good.
 The end of a container or a service takes everything along; a `kill -9` in a terminal does not, nor does a kernel short of memory,
 nor the end of a gateway whose engine is still starting. The plugin that vLLM loads into its processes brings this along.
+What loads notices only once it has imported vLLM; until then it can be ended from here.
 Invariant: the kernel closes the pipe to the parent however that ends, so its end is noticed, even one before the watch began.
 """
 
@@ -12,7 +13,11 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
+
+import psutil
 
 _NAMES: Final = ("EngineCore", "VllmWorker")
 
@@ -28,3 +33,18 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="engine-guard", daemon=True).start()
+
+
+def kill_families(pids: Iterable[int]) -> None:
+    """Kill these processes and all below them, which a core that is killed alone leaves behind."""
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            _kill_family(psutil.Process(pid))
+
+
+def _kill_family(process: psutil.Process) -> None:
+    process.suspend()  # it must start no more while we look
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):
+            _kill_family(child)
+    process.kill()

@@ -24,6 +24,7 @@ from server import environment
 from server.engine import vllm_core, vllm_plugin
 from server.engine.base import EngineStats
 from server.engine.profiles import Profile, ProfileError
+from server.engine.vllm_guard import kill_families
 from server.engine.vllm_stats import recorder_class
 
 PROGRESS_INTERVAL_S = 2.0
@@ -110,8 +111,7 @@ async def start(
 
 def _end_what_loads() -> None:
     """Kill the engine's processes: as long as they load, which may be an hour, they do not notice that nobody waits any more."""
-    for process in multiprocessing.active_children():
-        process.kill()
+    kill_families(process.pid for process in multiprocessing.active_children() if process.pid is not None)
 
 
 def _build_for(handover: _Handover, *arguments: Any) -> None:

@@ -52,10 +52,11 @@ class Strings:
         cap = None if cap is None else max(cap, low)
         if found is not None:
             return Text(self._measured(found, low, high, cap, chars, parts))
-        if high is None or high > self._exact:
-            if high is not None and (cap is None or cap > high):
-                self._note_all(parts, "maxLength")
-            high = cap
+        if cap is not None:
+            high = cap if high is None else min(cap, high)
+        elif high is not None and high > self._exact:
+            self._note_all(parts, "maxLength")
+            high = None
         return Text(self._library.lengths(low, high, chars), low, free=low <= 1 and high is None)
 
     def bounds(self, parts: Parts) -> tuple[int, int | None]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 
+from server.engine.vllm_guard import kill_families
+
 GATEWAY = """
 import multiprocessing, sys, time
 from server.engine.vllm_guard import end_with_parent
@@ -44,3 +46,28 @@ def test_a_killed_gateway_takes_its_engines_along_and_nobody_else(tmp_path: Path
     assert [] == [process for process in left if is_alive(process)]
     assert is_alive(bystander)
     bystander.kill()
+
+
+FAMILY = """
+import subprocess, sys
+depth = int(sys.argv[1])
+children = [subprocess.Popen([sys.executable, __file__, str(depth - 1)]) for _ in range(2)] if depth else []
+print("up", flush=True)
+sys.stdin.read()
+"""
+"""Each has two below it, as deep as its argument; all hold what the first one writes to."""
+
+
+def test_a_killed_engine_takes_all_that_it_has_started_along(tmp_path: Path) -> None:
+    file = tmp_path / "family.py"
+    file.write_text(FAMILY, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(file), "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        assert [b"up\n"] * 7 == [engine.stdout.readline() for _ in range(7)]
+        below = psutil.Process(engine.pid).children(recursive=True)
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        kill_families([gone.pid, engine.pid])
+        assert b"" == engine.stdout.read(), "ends with the last that could write"
+    assert 6 == len(below)
+    assert [] == [process for process in below if is_alive(process)]

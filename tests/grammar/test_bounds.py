@@ -36,6 +36,18 @@ def is_endless(one: Automaton) -> bool:
     return False
 
 
+def longest(one: Automaton) -> int:
+    """Characters of the longest text of an automaton without circles."""
+    state_of: dict[int, int] = {}
+
+    def below(state: int) -> int:
+        if state not in state_of:
+            state_of[state] = max((1 + below(target) for _, target in one.edges[state]), default=0)
+        return state_of[state]
+
+    return below(0)
+
+
 @pytest.mark.parametrize(
     "pattern",
     [*formats.PATTERNS.values(), r"^(0|[1-9]\d*)\.(0|[1-9]\d*)$", r"\.(png|jpe?g)$", "cat|dog", "^sk-", r"^\S+\s\S+$", "^<.*>$"],
@@ -62,6 +74,10 @@ def test_texts_end_whatever_they_are_held_to(patterns: tuple[str, ...], low: int
     assert not text.automaton.empty
     assert not is_endless(text.automaton)
     assert len(text.automaton.shortest()) >= (low or 0)
+    if high is not None and not noted:
+        assert longest(text.automaton) <= high
+    if not patterns:
+        assert [] == noted
 
 
 def test_a_pattern_that_is_longer_than_the_cap_stays() -> None:
