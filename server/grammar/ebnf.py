@@ -13,8 +13,9 @@ from typing import Final
 
 from server.grammar import characters
 from server.grammar.characters import CharSet, charset
-from server.grammar.guard import Guard
+from server.grammar.markup import Markup
 from server.grammar.nodes import Choice, Control, FreeText, Literal, Node, Reference, Repeat, Sequence, Word, walk
+from server.grammar.tokens import TokenRules
 
 QUOTED_PLAIN: Final = characters.minus(charset((0x20, 0x10FFFF)), characters.of('"\\'))
 """Characters that stand for themselves in a JSON string."""
@@ -36,10 +37,14 @@ _LOOK_AHEAD: Final = " (=[,:}\\]])"
 class Printer:
     """Prints one grammar."""
 
-    def __init__(self, guard: Guard, excluded: str) -> None:
+    def __init__(self, markup: Markup, excluded: str) -> None:
         """`excluded`: ids that free text must not have, as `1, 2, 3`."""
-        self._guard = guard
+        self._guard = guard = markup.guard
         self._excluded = excluded
+        controls = [markup.close.token_id, markup.sep.token_id, markup.open.token_id]
+        firsts = [guard.token_of(first) for first in _letters(guard.firsts)]
+        usual = [frozenset(firsts), *(frozenset([token_id]) for token_id in controls)]
+        self._tokens = TokenRules(usual, firsts)
         self._lines: list[str] = []
         self._words: dict[Word, str] = {}
         self._texts: dict[FreeText, str] = {}
@@ -63,15 +68,14 @@ class Printer:
         last = f"root ::= {self._node(root)}\n"
         for name in self._apart:  # it grows on the way
             self._lines.append(f"{name} ::= {self._node(rules[name])}")
-        self._lines.append(last)
-        return "\n".join(self._lines)
+        return "\n".join([*self._tokens.lines(), *self._lines, last])
 
     def _node(self, node: Node) -> str:
         match node:
             case Literal(text, syntax):
                 return self._literal(text, syntax) if text else '""'
             case Control(token_id):
-                return f"Token({token_id})"
+                return self._tokens.name(token_id)
             case Reference(name):
                 return self._reference(name)
             case FreeText():
@@ -101,7 +105,7 @@ class Printer:
 
     def _literal(self, text: str, syntax: bool) -> str:
         parts = self._guard.parts(text, syntax=syntax)
-        return " ".join(quoted(part) if isinstance(part, str) else f"Token({part})" for part in parts)
+        return " ".join(quoted(part) if isinstance(part, str) else self._tokens.name(part) for part in parts)
 
     def _free_text(self, node: FreeText) -> str:
         # Edges over whole tokens are all but free: no text is looked at.
@@ -159,7 +163,7 @@ class Printer:
             if loop and not characters.minus(QUOTED, chars):
                 texts += _UNICODE_ESCAPES
         if firsts:
-            texts.append(f"Token({', '.join(str(self._guard.token_of(first)) for first in firsts)})")
+            texts.append(self._tokens.name(*(self._guard.token_of(first) for first in firsts)))
         return texts
 
     def _beginnings(self, word: Word, name: str, chars: CharSet, edges: tuple[tuple[CharSet, int], ...]) -> list[str]:

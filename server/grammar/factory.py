@@ -114,7 +114,7 @@ class GrammarFactory:
         found = answer.compiled(shape, markup, self._bounds, self._library)
         if found is None:
             return None
-        ebnf = Printer(markup.guard, self._excluded).print(found.root, found.rules)
+        ebnf = Printer(markup, self._excluded).print(found.root, found.rules)
         tag = json.dumps({"type": "structural_tag", "format": {"type": "grammar", "grammar": ebnf}}, ensure_ascii=False)
         shortest: tuple[int, ...] = ()
         if found.lengths.of(found.root) <= MAX_SHORTEST:

@@ -22,7 +22,7 @@ _IDENTIFIER: Final = characters.charset((0x24, 0x24), (0x2D, 0x2E), (0x30, 0x39)
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A constraint on a string. `free`: there is none but that it has `least` characters, none or one."""
+    """A constraint on a string. `free`: there is none but that it has `least` characters, none or one, and those of a cap."""
 
     automaton: Automaton
     least: int = 0
@@ -32,13 +32,14 @@ class Text:
 class Strings:
     """Reads the keywords of strings.
 
-    `exact`: lengths up to this are counted, at the cost of a state each. `note` is told the path of what is not held.
+    `exact`, `counted`: see `Bounds`. `note` is told the path of what is not held.
     """
 
-    def __init__(self, library: Library, note: Callable[[str], None], exact: int) -> None:
+    def __init__(self, library: Library, note: Callable[[str], None], exact: int, counted: int) -> None:
         self._library = library
         self._note = note
         self._exact = exact
+        self._counted = counted
 
     def text(self, parts: Parts, chars: CharSet, cap: int | None = None) -> Text:
         """What a string of `chars` must be to satisfy `parts`. `cap`: no longer than this, unless it has to be."""
@@ -52,12 +53,11 @@ class Strings:
         cap = None if cap is None else max(cap, low)
         if found is not None:
             return Text(self._measured(found, low, high, cap, chars, parts))
-        if cap is not None:
-            high = cap if high is None else min(cap, high)
-        elif high is not None and high > self._exact:
+        if high is not None and high > self._counted and cap is None:
             self._note_all(parts, "maxLength")
             high = None
-        return Text(self._library.lengths(low, high, chars), low, free=low <= 1 and high is None)
+        most = min((bound for bound in (high, cap) if bound is not None), default=None)
+        return Text(self._library.lengths(low, most, chars), low, free=low <= 1 and high is None)
 
     def bounds(self, parts: Parts) -> tuple[int, int | None]:
         """The least and the most characters."""

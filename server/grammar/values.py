@@ -75,7 +75,7 @@ class ValueCompiler:
         self.note = document.note
         self.work = document.work
         self.library = library
-        self.strings = Strings(library, document.note, bounds.exact_chars)
+        self.strings = Strings(library, document.note, bounds.exact_chars, bounds.counted_chars)
         self.quoted = QUOTED
         self.dead: list[str] = []
         """Paths of required things that can have no value, inner ones first."""
@@ -182,11 +182,9 @@ class ValueCompiler:
 
     def _raw(self, parts: Parts) -> Node:
         """A string argument: its text as it is."""
-        text = self.strings.text(parts, ANY)
+        text = self.strings.text(parts, ANY, self.bounds.json_chars)
         if text.free:
             return sequence(FreeText(text.least, self.bounds.string_tokens), self._close)
-        if self.bounds.json_chars is not None:
-            text = self.strings.text(parts, ANY, self.bounds.json_chars)
         return NOTHING if text.automaton.empty else Word(text.automaton, ending=self._close)
 
     def _quoted(self, parts: Parts, inside: bool) -> Node:

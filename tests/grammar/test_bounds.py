@@ -56,7 +56,7 @@ def test_patterns_end(pattern: str) -> None:
     library = Library()
     found = library.pattern(pattern)
     assert found is not None
-    capped = Strings(library, pytest.fail, exact=64).capped(library.restricted(found, ANY), CAP, ANY)
+    capped = Strings(library, pytest.fail, exact=64, counted=256).capped(library.restricted(found, ANY), CAP, ANY)
     assert not is_endless(capped)
     assert found.accepts(capped.shortest())
     assert len(capped.shortest()) == len(found.shortest())
@@ -69,7 +69,7 @@ def test_texts_end_whatever_they_are_held_to(patterns: tuple[str, ...], low: int
     lengths = {key: value for key, value in (("minLength", low), ("maxLength", high)) if value is not None}
     parts = (Part(lengths, "s"), *(Part({"pattern": pattern}, "s") for pattern in patterns))
     noted: list[str] = []
-    text = Strings(Library(), noted.append, exact=64).text(parts, ANY, CAP)
+    text = Strings(Library(), noted.append, exact=64, counted=256).text(parts, ANY, CAP)
 
     assert not text.automaton.empty
     assert not is_endless(text.automaton)
@@ -84,7 +84,7 @@ def test_a_pattern_that_is_longer_than_the_cap_stays() -> None:
     library = Library()
     found = library.pattern("^[a-z]{100,}$")
     assert found is not None
-    assert found is Strings(library, pytest.fail, exact=64).capped(found, CAP, ANY)
+    assert found is Strings(library, pytest.fail, exact=64, counted=256).capped(found, CAP, ANY)
 
 
 @pytest.mark.parametrize("integer", [False, True])
