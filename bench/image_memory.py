@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 
 class Memory:

@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any, Final
 
 import httpx
-import psutil
+import psutil  # type: ignore[import-untyped]
 import uvloop
 
 from bench.child import Child

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 _NAMES: Final = ("EngineCore", "VllmWorker")
 
