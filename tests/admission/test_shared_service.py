@@ -177,7 +177,7 @@ async def test_while_redis_is_away_counters_go_on_and_are_merged_afterwards(redi
             begun_s = time.monotonic()
             await replica.shared.exchange()
             await replica.shared.exchange()
-            assert time.monotonic() - begun_s < 2
+            assert time.monotonic() - begun_s < 8
             assert replica.shared.is_away
         assert [250.0, 270.0] == [here.counter(A), there.counter(A)]
         here.join(A, 1)
@@ -222,7 +222,7 @@ async def test_running_is_exchanging_again_and_again(redis: Redis) -> None:
     async with asyncio.TaskGroup() as group:
         loops = [group.create_task(replica.shared.run()) for replica in (here, there)]
         place = there.join(A, 10)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while there.counter(A) < 1010 or here.counter(A) < 1010:
                 await asyncio.sleep(0.01)
         for loop in loops:

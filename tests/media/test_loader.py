@@ -54,7 +54,7 @@ def num_payload_files() -> int:
 
 async def settled(num_files: int) -> None:
     """Return once no more files of payloads are open than that."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while num_payload_files() > num_files:
             gc.collect()
             await asyncio.sleep(0)

