@@ -11,7 +11,9 @@ import pytest
 
 from server.grammar.base import Bounds, Shape
 from tests.grammar.conftest import Engine, Speaker
-from tests.grammar.test_rejections import EngineOf, one
+from tests.grammar.random_answers import Derivation
+from tests.grammar.schemas import CHOSEN, made_up_object
+from tests.grammar.test_rejections import EngineOf, one, tool
 
 pytestmark = pytest.mark.vllm
 
@@ -64,6 +66,24 @@ def test_masks_do_not_depend_on_what_was_asked_before(byte: Speaker, engine_of: 
                 token_ids.append(dice.choice(sorted(allowed)))
                 if token_ids[-1] == byte.markup.end:
                     break
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_masks_of_any_schema_do_not_depend_on_others(byte: Speaker, engine_of: EngineOf, seed: int) -> None:
+    """Recursion, repetition, numbers, keys in any order: at places of answers that are made up."""
+    engine_of(byte)
+    dice = random.Random(100 + seed)
+    kept = Engine(byte.vocabulary)
+    many = [*CHOSEN.values(), *(made_up_object(dice) for _ in range(60))]
+    dice.shuffle(many)
+    for schema in many:
+        shape = Shape(tools=[tool(schema)], tool_choice="required")
+        bounds = dice.choice((BOUNDS, Bounds(depth=2, json_chars=9, items=3, digits=4, calls=2, extra_keys=1, string_tokens=6)))
+        grammar, alone = byte.grammar(shape, bounds), Engine(byte.vocabulary)
+        token_ids = Derivation(byte, byte.compiled(shape, bounds), dice).token_ids()
+        for position in sorted(dice.sample(range(len(token_ids)), 6)):
+            begun = token_ids[:position]
+            assert alone.allowed(grammar, begun) == kept.allowed(grammar, begun), (schema, byte.vocabulary.decode(begun))
 
 
 def test_sets_of_tokens_have_rules_of_their_own(speaker: Speaker) -> None:

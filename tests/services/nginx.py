@@ -23,7 +23,8 @@ error_log {folder}/error.log;
 worker_processes 2;
 events {{ worker_connections 4096; }}
 http {{
-    access_log {folder}/access.log;
+    log_format upstreams '$msec $request_time $status $http_x_request_id $upstream_addr $upstream_status $upstream_response_time';
+    access_log {folder}/access.log upstreams;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;

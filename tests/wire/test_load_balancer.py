@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.ending_load import WHOLE, Clients, arrivals, fates
+from bench.ending_load import WHOLE, Clients, Request, arrivals, fates
 from server.store.database import Database
 from server.usage.row import LedgerRow
 from tests.services.gateway import ADMIN_KEY, GatewayProcess, running
@@ -24,7 +24,7 @@ from tests.wire.customers import END, wait_for
 
 __all__ = ["postgres_server"]
 
-TIMING = {"deadline_s": 5.0, "lease_s": 25.0, "renew_s": 8.0}
+TIMING = {"deadline_s": 20.0, "lease_s": 25.0, "renew_s": 8.0}
 """A long deadline: the machine may be busy, and what is decided without Redis is not counted together."""
 SCRIPT = [
     {"when": {"contains": "hold"}, "reply": [{"text": "Hello"}, "hang"]},
@@ -45,6 +45,7 @@ class Service:
     """What stands behind one address."""
 
     def __init__(self, folder: Path, redis: RedisServer, postgres: Postgres) -> None:
+        self.folder = folder
         self.ledger_url = postgres.new_database()
         self.ports = [free_port(), free_port()]
         storage = {"ledger_url": self.ledger_url, "limits_url": redis.url, "limits_away": "closed"}
@@ -79,6 +80,13 @@ class Service:
         finally:
             await database.close()
 
+    def told_of(self, requests: list[Request]) -> list[str]:
+        """What nginx says of those that are not whole, and the replicas of themselves."""
+        names = [request.name for request in requests if request.fate != WHOLE]
+        lines = (self.folder / "nginx" / "access.log").read_text(encoding="utf-8").splitlines()
+        warned = [line for gateway in self.gateways for line in gateway.lines if "warning" in line]
+        return [line for line in lines if any(f" {name} " in line for name in names)] + warned
+
     def usage(self, replica: int) -> dict[str, dict[str, Any]]:
         """By tenant, as that replica tells it."""
         url, headers = f"http://127.0.0.1:{self.ports[replica]}/admin/v1/usage", {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -107,9 +115,12 @@ async def until(is_so: Any) -> None:
 
 
 async def replace(gateway: GatewayProcess) -> None:
-    """By a signal, and a new process at the same address."""
+    """By a signal, and a new process at the same address, which is waited for until it is ready."""
     assert 0 == await asyncio.to_thread(gateway.end), gateway.log
     await asyncio.to_thread(gateway.start)
+    async with httpx.AsyncClient() as http, asyncio.timeout(60):
+        while (await http.get(f"{gateway.url}/ready")).status_code != 200:
+            await asyncio.sleep(0.02)
 
 
 async def test_both_replicas_are_replaced_under_load_and_no_request_fails(service: Service) -> None:
@@ -134,7 +145,7 @@ async def test_both_replicas_are_replaced_under_load_and_no_request_fails(servic
         tasks.create_task(roll())
 
     for name, clients in (("acme", acme), ("beta", beta)):
-        assert {WHOLE: len(clients.requests)} == fates(clients.requests)
+        assert {WHOLE: len(clients.requests)} == fates(clients.requests), service.told_of(clients.requests)
         finished = [row for row in await all_rows(service, name, len(clients.requests)) if row.outcome == "finished"]
         assert Counter(request.name for request in clients.requests) == Counter(row.request_id for row in finished)
         others = [row for row in await service.rows(name) if row.outcome != "finished"]
