@@ -137,6 +137,11 @@ async def _config(name: str, model: Path, core: Core, folder: Path) -> uvicorn.C
     return uvicorn.Config(app, access_log=False, log_level="error", http="httptools", timeout_keep_alive=75)
 
 
+def _collect() -> None:
+    gc.collect()
+    print("collected", flush=True)
+
+
 async def _serve(config: uvicorn.Config, port: int) -> None:
     gc.collect()
     gc.freeze()
@@ -145,7 +150,7 @@ async def _serve(config: uvicorn.Config, port: int) -> None:
 
     async def started(sockets: Any = None) -> None:
         await start(sockets)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, gc.collect)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _collect)
         if (gateway := getattr(getattr(config.app, "state", None), "gateway", None)) is not None:
             await gateway.opened.wait()
         print(f"ready {os.getpid()}", flush=True)

@@ -28,8 +28,9 @@ from bench.served import KEY, MODEL
 
 FRONTENDS: Final = ("gateway", "vllm", "uvicorn")
 BATCH: Final = 50
-SETTLE_S: Final = 15.0
+SETTLE_S: Final = 60.0
 STILL_S: Final = 3.0
+STILL_BYTES: Final = 64 * 1024
 COLUMNS: Final = {
     "streams": ",d", "frontend": "", "before MiB": ".1f", "with MiB": ".1f", "after MiB": ".1f", "again MiB": ".1f",
     "KiB a stream": ".1f", "kept KiB a stream": ".1f",
@@ -57,18 +58,13 @@ class _Stream(asyncio.Protocol):
 
 
 async def _settled(frontend: Frontend) -> int:
-    """Resident memory once it has not changed for a while."""
-    await asyncio.sleep(STILL_S)  # what was closed here is still to be noticed there
-    frontend.process.collect_garbage()
-    until_s, last, still_s = time.monotonic() + SETTLE_S, -1, time.monotonic()
-    while time.monotonic() < until_s:
-        now = frontend.process.rss_bytes
-        if abs(now - last) > 64 * 1024:
-            last, still_s = now, time.monotonic()
-        elif time.monotonic() - still_s > STILL_S:
-            break
-        await asyncio.sleep(0.2)
-    return frontend.process.rss_bytes
+    """Resident memory once it does not change any more: what was closed here is still to be noticed there."""
+    until_s, last, now = time.monotonic() + SETTLE_S, -STILL_BYTES, 0
+    while abs(now - last) >= STILL_BYTES and time.monotonic() < until_s:
+        await asyncio.sleep(STILL_S)
+        frontend.process.collect_garbage()
+        last, now = now, frontend.process.rss_bytes
+    return now
 
 
 async def _open(frontend: Frontend, num_streams: int) -> list[_Stream]:

@@ -115,8 +115,12 @@ class Process:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def collect_garbage(self) -> None:
-        """Ask a server of `bench.frontends` to do so."""
+        """Have a server of `bench.frontends` do so; returns when it is done."""
         self._process.send_signal(signal.SIGUSR1)
+        assert self._process.stdout is not None
+        while self._process.stdout.readline() != "collected\n":
+            if self.has_ended:
+                raise NotStartedError("the process ended when its garbage was to be collected")
 
     def stop(self) -> None:
         """End it."""
