@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from server.engine.vllm_guard import kill_families
 
@@ -71,3 +72,26 @@ def test_a_killed_engine_takes_all_that_it_has_started_along(tmp_path: Path) -> 
         assert b"" == engine.stdout.read(), "ends with the last that could write"
     assert 6 == len(below)
     assert [] == [process for process in below if is_alive(process)]
+
+
+def test_what_may_not_be_killed_is_left_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "family.py"
+    file.write_text(FAMILY, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(file), "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        assert [b"up\n"] * 3 == [engine.stdout.readline() for _ in range(3)]
+        barred, other = psutil.Process(engine.pid).children()
+        suspend = psutil.Process.suspend
+
+        def suspend_some(process: psutil.Process) -> None:
+            if process == barred:
+                raise psutil.AccessDenied(process.pid)
+            suspend(process)
+
+        monkeypatch.setattr(psutil.Process, "suspend", suspend_some)
+        kill_families([barred.pid, engine.pid])
+        engine.wait(60)
+        psutil.wait_procs([other], timeout=60)
+        left = [is_alive(process) for process in (barred, other)]
+        barred.kill()
+    assert [True, False] == left
