@@ -37,16 +37,17 @@ class SharedCore:
         self._model = model_path, model_name
         self._ends = ends
         self._launch: Any = None
-        self._up: asyncio.Future[None] | None = None
+        self._is_up = False
 
     async def start(self) -> None:
         """Return when the core is up. Raises `ProfileError`, and whatever vLLM raises."""
         environment.apply(self._profile.environment)
         loop = asyncio.get_running_loop()
-        self._up = loop.create_future()
+        up: asyncio.Future[None] = loop.create_future()
         # A thread that does not hold up the end of the process: what it waits for may take an hour.
-        threading.Thread(target=self._start_for, args=(loop, self._up), name="engine-start", daemon=True).start()
-        await self._up
+        threading.Thread(target=self._start_for, args=(loop, up), name="engine-start", daemon=True).start()
+        await up
+        self._is_up = True
 
     async def wait_dead(self) -> None:
         """Return when one of the core's processes has ended; to be called once it is up."""
@@ -64,7 +65,8 @@ class SharedCore:
         """End the core's processes, however far they are; those that take longer are killed. Blocks."""
         if self._launch is None:
             return
-        if self._up is None or not self._up.done():
+        if not self._is_up:
+            # What loads has children that do not notice yet that they are alone.
             kill_families(process.pid for process in self._processes() if process.pid is not None)
         for part in (self._launch.engine_manager, self._launch.coordinator):
             if part is not None:

@@ -36,15 +36,20 @@ def end_with_parent() -> None:
 
 
 def kill_families(pids: Iterable[int]) -> None:
-    """Kill these processes and all below them, which a core that is killed alone leaves behind."""
+    """Kill these processes and all below them, which a core that is killed alone leaves behind.
+
+    Those that are gone, or that this one may not kill, do not keep it from the others.
+    """
     for pid in pids:
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):
             _kill_family(psutil.Process(pid))
 
 
 def _kill_family(process: psutil.Process) -> None:
     process.suspend()  # it must start no more while we look
-    for child in process.children():
-        with suppress(psutil.NoSuchProcess):
-            _kill_family(child)
-    process.kill()
+    try:
+        for child in process.children():
+            with suppress(psutil.Error):
+                _kill_family(child)
+    finally:
+        process.kill()

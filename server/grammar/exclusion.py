@@ -12,9 +12,12 @@ from typing import Any
 from server.grammar.equality import identity
 
 
-def mark_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a schema from others: its types, the constants of its required properties, and which it needs and allows."""
-    kind = schema.get("type")
+def mark_of(schema: Mapping[str, Any], outer: Any = None) -> dict[str, Any]:
+    """What tells a schema from others: its types, the constants of its required properties, and which it needs and allows.
+
+    `outer`: the type, or types, that hold beside a schema that has none of its own.
+    """
+    kind = schema.get("type", outer)
     properties = schema.get("properties")
     required = schema.get("required")
     constants: dict[str, Any] = {}
@@ -50,7 +53,9 @@ def are_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return True
     if one["own"] and other["own"] and one["own"].isdisjoint(other["own"]):
         return True
-    if one["types"] == other["types"] == ["object"] and (_lacks(one, other) or _lacks(other, one)):
+    if ["object"] not in (one["types"], other["types"]):  # what is no object has no keys to tell it by
+        return False
+    if _lacks(one, other) or _lacks(other, one):
         return True
     return any(
         values.isdisjoint(other["constants"][key]) for key, values in one["constants"].items() if key in other["constants"]

@@ -192,12 +192,12 @@ class Document:
         if len(options) * len(groups) > MAX_BRANCHES:
             raise TooLargeError("a combination of schemas")
         self.work.spend(2 * len(options) * len(groups))
-        if key == "oneOf" and len(options) > 1 and not self._exclusive(options):
+        if key == "oneOf" and len(options) > 1 and not self._exclusive(options, part.schema.get("type")):
             self.note(part.below(key))
         return [[Part(option, part.below(key, index)), *group] for group in groups for index, option in enumerate(options)]
 
-    def _exclusive(self, options: Sequence[Any]) -> bool:
-        """Whether no two can hold at once, as their types or their constants tell."""
+    def _exclusive(self, options: Sequence[Any], outer: Any) -> bool:
+        """Whether no two can hold at once beside the type `outer`, as `exclusion` tells."""
         marks: list[Mapping[str, Any]] = []
         for option in options:
             if isinstance(option, Mapping) and isinstance(option.get("$ref"), str):
@@ -205,7 +205,7 @@ class Document:
                 option = target.schema if target else option
             if not isinstance(option, Mapping):
                 return False
-            mark = mark_of(option)
+            mark = mark_of(option, outer)
             self.work.spend(5 + size_of_mark(mark))
             marks.append(mark)
         return all(are_apart(one, other) for index, one in enumerate(marks) for other in marks[:index])

@@ -105,7 +105,8 @@ class Strings:
         if high is not None:
             narrowed = self._with_length(found, 0, high, chars)
             if narrowed is None and cap is not None:  # shorter than it need be, but not without end
-                narrowed = self.capped(found, min(cap, high), chars)
+                shorter = self.capped(found, min(cap, high), chars)
+                narrowed = None if shorter is found else shorter
             found = self._or_note(narrowed, found, parts, "maxLength")
         return found
 

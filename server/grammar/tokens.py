@@ -21,7 +21,7 @@ class TokenRules:
     """The rules of one grammar."""
 
     def __init__(self, first: Sequence[frozenset[int]], further: Sequence[int]) -> None:
-        """`first`: sets that most grammars have. All others are of `further` tokens, which number a dozen at most."""
+        """`first`: sets that most grammars have. All others are of `further` tokens, few: each more doubles the longest rule."""
         self._rank_of: dict[frozenset[int], int] = {}
         self._bit_of = {token_id: 1 << position for position, token_id in enumerate(further)}
         for each in first:

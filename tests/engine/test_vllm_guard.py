@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from server.engine.vllm_guard import kill_families
 
@@ -52,7 +53,8 @@ FAMILY = """
 import subprocess, sys
 depth = int(sys.argv[1])
 children = [subprocess.Popen([sys.executable, __file__, str(depth - 1)]) for _ in range(2)] if depth else []
-print("up", flush=True)
+sys.stdout.write("up\\n")  # in one piece, also where Python does not buffer
+sys.stdout.flush()
 sys.stdin.read()
 """
 """Each has two below it, as deep as its argument; all hold what the first one writes to."""
@@ -69,5 +71,29 @@ def test_a_killed_engine_takes_all_that_it_has_started_along(tmp_path: Path) -> 
         gone.wait()
         kill_families([gone.pid, engine.pid])
         assert b"" == engine.stdout.read(), "ends with the last that could write"
+        _, left = psutil.wait_procs(below, timeout=10)  # it has closed its files a moment before it is gone
     assert 6 == len(below)
-    assert [] == [process for process in below if is_alive(process)]
+    assert [] == [process for process in left if is_alive(process)]
+
+
+def test_what_may_not_be_killed_is_left_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "family.py"
+    file.write_text(FAMILY, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(file), "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        assert [b"up\n"] * 3 == [engine.stdout.readline() for _ in range(3)]
+        barred, other = psutil.Process(engine.pid).children()
+        suspend = psutil.Process.suspend
+
+        def suspend_some(process: psutil.Process) -> None:
+            if process == barred:
+                raise psutil.AccessDenied(process.pid)
+            suspend(process)
+
+        monkeypatch.setattr(psutil.Process, "suspend", suspend_some)
+        kill_families([barred.pid, engine.pid])
+        engine.wait(60)
+        psutil.wait_procs([other], timeout=10)
+        alive = [is_alive(process) for process in (barred, other)]
+        barred.kill()
+    assert [True, False] == alive

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import product
 
+import jsonschema_rs
 import pytest
 
 from server.grammar import formats
 from server.grammar.automaton import Automaton
+from server.grammar.budget import Budget
 from server.grammar.characters import ANY
 from server.grammar.library import Library
 from server.grammar.numbers import Bound, number
@@ -78,6 +81,25 @@ def test_texts_end_whatever_they_are_held_to(patterns: tuple[str, ...], low: int
         assert longest(text.automaton) <= high
     if not patterns:
         assert [] == noted
+
+
+@pytest.mark.parametrize("cap", [None, 0, 1, 5, 10])
+@pytest.mark.parametrize(("exact", "counted"), [(4, 8), (4, 4), (6, 3)])
+@pytest.mark.parametrize("pattern", [None, "^a*$", "^a{2}", "^a{7}"])
+def test_lengths_are_held_or_noted(pattern: str | None, exact: int, counted: int, cap: int | None) -> None:
+    for low, high in product((None, 0, 1, 4, 5, 9), (None, 0, 1, 3, 4, 5, 8, 9, 12)):
+        keywords = {"minLength": low, "maxLength": high, "pattern": pattern}
+        part = Part({key: value for key, value in keywords.items() if value is not None}, "s")
+        noted: list[str] = []
+        library = Library()
+        library.begin(Budget(10**9))
+        text = Strings(library, noted.append, exact, counted).text((part,), ANY, cap)
+        validator = jsonschema_rs.validator_for(part.schema)
+        fitting = {"a" * length for length in range(14) if validator.is_valid("a" * length)}
+        taken = {"a" * length for length in range(14) if text.automaton.accepts("a" * length)}
+        assert noted or taken <= fitting, (part, taken)
+        assert noted or cap is not None or taken == fitting, (part, taken)
+        assert taken or not fitting, part
 
 
 def test_a_pattern_that_is_longer_than_the_cap_stays() -> None:

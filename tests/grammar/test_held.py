@@ -64,6 +64,8 @@ def branches() -> list[dict[str, Any]]:
         {"type": ["object", "string"], "required": ["b"]},
         {"required": ["a"]},
         {**of, "required": ["a", "b"], "additionalProperties": True},
+        *({**kind, "properties": {"a": {"const": a}}, "required": ["a"]} for kind in ({}, of) for a in (None, 1)),
+        {"type": ["object", "string"], "properties": {"a": {"enum": [1]}}, "required": ["a"]},
     ]
 
 
@@ -76,6 +78,16 @@ def test_branches_that_are_told_apart_share_no_value() -> None:
     for pair in apart:
         one, other = (jsonschema_rs.validator_for(schema) for schema in pair)
         assert [] == [value for value in VALUES if one.is_valid(value) and other.is_valid(value)], pair
+
+
+@pytest.mark.parametrize(("kind", "is_held"), [("object", True), (["object", "string"], False), (None, False)])
+def test_constants_of_keys_tell_nothing_but_objects_apart(byte: Speaker, kind: Any, is_held: bool) -> None:
+    tagged = [{"properties": {"kind": {"const": value}}, "required": ["kind"]} for value in ("dog", "cat")]
+    for typed, outer in ((tagged, kind), ([{**each, "type": kind} for each in tagged], None)):
+        union = {"oneOf": [{key: value for key, value in each.items() if value is not None} for each in typed]}
+        schema = {**union, "type": outer} if outer else union
+        unenforced = byte.grammar(Shape(tools=[one(schema)])).unenforced
+        assert unenforced == (() if is_held else ("tools[0].function.parameters.properties.a.oneOf",)), schema
 
 
 @pytest.mark.vllm
