@@ -20,6 +20,7 @@ from server import __version__
 from server import settings as settings_module
 from server.commands import keys, profiles, tenants, usage
 from server.engine.profiles import load_profile
+from server.engine.vllm_guard import kill_children
 from server.grammar.base import Bounds
 from server.settings import Settings, SettingsError
 
@@ -89,6 +90,7 @@ def serve(
     with suppress(OSError, ValueError):  # whoever read them may be gone
         sys.stdout.flush()
         sys.stderr.flush()
+    kill_children()  # an engine whose start was given up may have begun to load since
     os._exit(code)  # everything is closed; what interpreter shutdown would do is have vLLM's libraries print pages about leaks
 
 

@@ -159,7 +159,7 @@ class HttpProtocol(AnyHttpProtocol):
     def can_write(self) -> bool:
         """Whether the answer is a stream that has begun, and its client neither has left nor is to be waited for."""
         cycle = self.cycle
-        if self.flow.write_paused or cycle.disconnected or cycle.response_complete:
+        if cycle is None or self.flow.write_paused or cycle.disconnected or cycle.response_complete:
             return False
         return bool(cycle.response_started and cycle.chunked_encoding)
 
@@ -168,7 +168,7 @@ class HttpProtocol(AnyHttpProtocol):
         self._gone = gone
         if gone is None:
             return
-        if self.cycle.disconnected:
+        if self.cycle is None or self.cycle.disconnected:
             self.loop.call_soon(self._tell_gone)
         else:
             self.flow.resume_reading()  # else it would not be noticed
@@ -211,6 +211,8 @@ class HttpProtocol(AnyHttpProtocol):
         self._stop_waiting()
         self._unread.clear()
         super().connection_lost(exc)
+        # What is still at work has both of its own; they have this, and all would wait for the garbage collector.
+        self.cycle = self.scope = None  # type: ignore[assignment]
         self._tell_gone()
 
     def _count(self, num_bytes: int) -> None:

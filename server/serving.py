@@ -66,7 +66,9 @@ def run(settings: Settings, load: Callable[[], Settings] | None = None, config: 
         say(banner(base_url, model, key, hint, time.monotonic() - started_s))
 
     def drain() -> None:
-        if gateway.failure is None:
+        if gateway.failure is None and not gateway.opened.is_set():  # until then it takes no request
+            say("stopping")
+        elif gateway.failure is None:
             say(f"stopping: answers under way have {settings.http.drain_timeout_s} s to end; ask again to end them at once")
         gateway.drain()
 

@@ -317,3 +317,21 @@ def test_an_address_that_can_not_be_listened_on_names_the_setting() -> None:
             OSError, match=rf"^http\.host: can't listen on {re.escape(host)}:0: .*; choose another with `--host`$"
         ):
             bind(host, 0)
+
+
+def test_a_gateway_that_takes_no_requests_yet_stops_at_once_and_speaks_of_no_answers(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "server", "serve", "--engine", "scripted", "--port", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "K3GW_STORAGE__LEDGER_URL": "postgresql://127.0.0.1:1/ledger"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "store_away" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=20)
+    assert 0 == process.returncode
+    assert ["stopping", "stopping the engine"] == [line for line in log.splitlines() if line.startswith("stopping")]

@@ -102,6 +102,7 @@ class EdgeMiddleware:
             if tracer is not None and trace is not None:
                 tracer.end(trace, scope, status, ended_s)
             self._log.write(scope, status, ended_s - state["arrived_s"])
+            state.clear()  # it leads back to the scope in several ways, and all would wait for the garbage collector
 
     def _count(self, scope: Scope, state: dict[str, Any]) -> None:
         """Generations count themselves, and probes are no requests of anybody."""

@@ -142,7 +142,13 @@ class OpenAnswer:
             return
         is_ours = self._task.uncancel() <= self._num_cancelling
         if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise self._error.with_traceback(None) from None
+            raise self._taken_error().with_traceback(None) from None
+
+    def _taken_error(self) -> Exception:
+        """What ended the block. Not kept: raised, it has the frames of the whole request, and these have this block."""
+        assert self._error is not None
+        error, self._error = self._error, None
+        return error
 
     def end(self, error: GatewayError) -> None:
         """Cancel the block; it raises `error`, whose outcome is that of the request.

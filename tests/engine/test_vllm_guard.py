@@ -73,6 +73,7 @@ def test_a_killed_engine_takes_all_that_it_has_started_along(tmp_path: Path) -> 
         assert b"" == engine.stdout.read(), "ends with the last that could write"
         _, left = psutil.wait_procs(below, timeout=10)  # it has closed its files a moment before it is gone
     assert 6 == len(below)
+<<<<<<< HEAD
     assert [] == [process for process in left if is_alive(process)]
 
 
@@ -97,3 +98,59 @@ def test_what_may_not_be_killed_is_left_and_nothing_else(tmp_path: Path, monkeyp
         alive = [is_alive(process) for process in (barred, other)]
         barred.kill()
     assert [True, False] == alive
+=======
+    assert [] == [process for process in below if is_alive(process)]
+
+
+STARTING = """
+import multiprocessing, os, sys, threading, time
+from multiprocessing import resource_tracker
+import psutil
+from server.engine.vllm_guard import kill_children
+
+if __name__ == "__main__":
+    resource_tracker.ensure_running()
+    multiprocessing.set_executable(sys.argv[1])
+    engine = multiprocessing.get_context("spawn").Process(target=print, args=(b"x" * 1_000_000,))
+    threading.Thread(target=engine.start, daemon=True).start()
+    while len(psutil.Process().children()) < 2:
+        time.sleep(0.01)
+    print(len(multiprocessing.active_children()), flush=True)
+    kill_children()
+    print(*(child.status() for child in psutil.Process().children() if child.status() != "zombie"), flush=True)
+    os._exit(0)
+"""
+"""Its engine, the program it is given, does not read what it is to do, so that its start goes on; it holds what is printed to."""
+
+
+def test_an_engine_that_is_being_started_is_killed_and_the_tracker_is_not(tmp_path: Path) -> None:
+    file, engine = tmp_path / "gateway.py", tmp_path / "engine"
+    file.write_text(STARTING, encoding="utf-8")
+    engine.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    engine.chmod(0o700)
+    root = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, str(file), str(engine)], env={"PYTHONPATH": root}, stdout=subprocess.PIPE, timeout=60, check=True
+    )
+    assert [b"0", b"sleeping"] == done.stdout.split()
+
+
+ENDING = """
+import subprocess
+from server import cli, serving
+
+def run(*arguments):
+    subprocess.Popen(["sleep", "600"])
+    return 3
+
+serving.run = run
+cli.main()
+"""
+
+
+def test_what_a_gateway_has_started_ends_with_it() -> None:
+    """The output ends with the last that could write to it."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", ENDING, "serve", "--engine", "scripted"]
+    assert 3 == subprocess.run(command, cwd=root, stdout=subprocess.PIPE, timeout=60, check=False).returncode
+>>>>>>> hB
