@@ -43,7 +43,10 @@ class Admission:
         demand = self._least_of(tenant, model.price if model else _FREE)
         decision = self.store.peek(demand)
         if decision is not None and (error := refusal(demand, decision)) is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # it has this frame
 
     def _least_of(self, tenant: Tenant, price: Price) -> Demand:
         """What any request asks for; the same for nearly all of a tenant's."""

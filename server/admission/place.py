@@ -181,7 +181,10 @@ class Place:
                 self.leave()
                 raise
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # it has the frames of who waits, and these have this place
         self._is_started = True
 
     def prefilled(self, num_cached_tokens: int) -> None:

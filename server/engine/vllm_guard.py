@@ -47,18 +47,12 @@ def kill_families(pids: Iterable[int]) -> None:
 
 def _kill_family(process: psutil.Process) -> None:
     process.suspend()  # it must start no more while we look
-<<<<<<< HEAD
     try:
         for child in process.children():
             with suppress(psutil.Error):
                 _kill_family(child)
     finally:
         process.kill()
-=======
-    for child in process.children():
-        with suppress(psutil.NoSuchProcess):
-            _kill_family(child)
-    process.kill()
 
 
 def kill_children() -> None:
@@ -77,4 +71,3 @@ def _is_tracker(process: psutil.Process) -> bool:
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
     except psutil.Error:  # it has ended
         return True
->>>>>>> hB

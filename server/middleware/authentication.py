@@ -61,7 +61,10 @@ class AuthenticationMiddleware:
         scope["state"]["is_nobody"] = True
         if not await self._wrong_keys.pause(client[0] if client else ""):
             scope["state"].setdefault("headers", {})["connection"] = "close"
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # it has this frame
 
     def _is_public(self, scope: Scope) -> bool:
         path = scope["path"]

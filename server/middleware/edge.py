@@ -95,14 +95,17 @@ class EdgeMiddleware:
             if not status:
                 await error_response(state["error"])(scope, receive, send_with_id)
         finally:
-            if (body := state.get("body")) is not None:
-                body.close()
-            self._count(scope, state)
-            ended_s = self._clock.monotonic_s()
-            if tracer is not None and trace is not None:
-                tracer.end(trace, scope, status, ended_s)
-            self._log.write(scope, status, ended_s - state["arrived_s"])
-            state.clear()  # it leads back to the scope in several ways, and all would wait for the garbage collector
+            self._end(scope, state, status)
+
+    def _end(self, scope: Scope, state: dict[str, Any], status: int) -> None:
+        if (body := state.get("body")) is not None:
+            body.close()
+        self._count(scope, state)
+        ended_s = self._clock.monotonic_s()
+        if self._tracer is not None and state["trace"] is not None:
+            self._tracer.end(state["trace"], scope, status, ended_s)
+        self._log.write(scope, status, ended_s - state["arrived_s"])
+        state.clear()  # it leads back to the scope in several ways, and all would wait for the garbage collector
 
     def _count(self, scope: Scope, state: dict[str, Any]) -> None:
         """Generations count themselves, and probes are no requests of anybody."""

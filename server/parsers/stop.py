@@ -10,20 +10,41 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from server.events import ContentDelta, Event
 
 
-class _Node:
-    """A prefix of a stop string: `depth` characters long; `found` is the longest stop string that it ends with."""
+@dataclass(slots=True)
+class _Automaton:
+    """Prefixes of stop strings, by number; 0 is the empty one. Numbers, as objects that lead to each other outlive their request.
 
-    __slots__ = ("depth", "fail", "following", "found")
+    `depths`: how long each is. `following`: which it is with one character more. `fails`: the longest other that it ends with.
+    `found`: the longest stop string that it ends with.
+    """
 
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self.following: dict[str, _Node] = {}
-        self.fail: _Node | None = None
-        self.found: str | None = None
+    depths: list[int] = field(default_factory=lambda: [0])
+    following: list[dict[str, int]] = field(default_factory=lambda: [{}])
+    fails: list[int] = field(default_factory=lambda: [0])
+    found: list[str | None] = field(default_factory=lambda: [None])
+
+    def add(self, depth: int) -> int:
+        """One more prefix."""
+        self.depths.append(depth)
+        self.following.append({})
+        self.fails.append(0)
+        self.found.append(None)
+        return len(self.depths) - 1
+
+    def next(self, node: int, character: str) -> int:
+        """The longest prefix that what `node` is, with `character` behind it, ends with."""
+        while True:
+            following = self.following[node].get(character)
+            if following is not None:
+                return following
+            if not node:
+                return 0
+            node = self.fails[node]
 
 
 class StopStrings:
@@ -32,12 +53,12 @@ class StopStrings:
     A few milliseconds for the two thousand characters that a request may have.
     """
 
-    __slots__ = ("root", "starts")
+    __slots__ = ("automaton", "starts")
 
     def __init__(self, strings: Sequence[str]) -> None:
         """Empty ones are ignored."""
         strings = [string for string in strings if string]
-        self.root = _automaton(strings)
+        self.automaton = _automaton(strings)
         self.starts = re.compile(f"[{re.escape(''.join({string[0] for string in strings}))}]") if strings else None
 
 
@@ -48,12 +69,12 @@ class StopFilter:
     caller ends the generation with finish reason `stop`; whatever is filtered later vanishes.
     """
 
-    __slots__ = ("_held", "_node", "_root", "_starts", "matched")
+    __slots__ = ("_automaton", "_held", "_node", "_starts", "matched")
 
     def __init__(self, stop: StopStrings) -> None:
-        self._root = stop.root
+        self._automaton = stop.automaton
         self._starts = stop.starts
-        self._node = self._root
+        self._node = 0
         self._held = ""
         self.matched: str | None = None
 
@@ -79,57 +100,47 @@ class StopFilter:
             return text
         if self.matched is not None:
             return ""
-        node, position = self._node, 0
+        automaton, node, position = self._automaton, self._node, 0
         while position < len(text):
-            if node is self._root:
+            if not node:
                 start = self._starts.search(text, position)
                 if start is None:
                     break
                 position = start.start()
-            node = self._next(node, text[position])
+            node = automaton.next(node, text[position])
             position += 1
-            if node.found is not None:
-                self.matched = node.found
-                before = (self._held + text[:position])[: -len(node.found)]
+            if (found := automaton.found[node]) is not None:
+                self.matched = found
+                before = (self._held + text[:position])[: -len(found)]
                 self._held = ""
                 return before
         self._node = node
         whole = self._held + text
-        passed = len(whole) - node.depth
+        passed = len(whole) - automaton.depths[node]
         self._held = whole[passed:]
         return whole[:passed]
 
     def flush(self) -> str:
         """What is held back: no stop string came of it."""
-        held, self._held, self._node = self._held, "", self._root
+        held, self._held, self._node = self._held, "", 0
         return held
 
-    def _next(self, node: _Node, character: str) -> _Node:
-        """The longest prefix that the text read so far, with `character`, ends with."""
-        while True:
-            following = node.following.get(character)
-            if following is not None:
-                return following
-            if node.fail is None:
-                return node
-            node = node.fail
 
-
-def _automaton(strings: Sequence[str]) -> _Node:
-    root = _Node(0)
+def _automaton(strings: Sequence[str]) -> _Automaton:
+    made = _Automaton()
     for string in strings:
-        node = root
-        for character in string:
-            node = node.following.setdefault(character, _Node(node.depth + 1))
-        node.found = string
-    queue = deque([root])
+        node = 0
+        for depth, character in enumerate(string, 1):
+            following = made.following[node]
+            if character not in following:
+                following[character] = made.add(depth)
+            node = following[character]
+        made.found[node] = string
+    queue = deque(made.following[0].values())  # the fail of these is the empty one
     while queue:
         node = queue.popleft()
-        for character, child in node.following.items():
-            fail = node.fail
-            while fail is not None and character not in fail.following:
-                fail = fail.fail
-            child.fail = root if fail is None else fail.following[character]
-            child.found = child.found or child.fail.found
+        for character, child in made.following[node].items():
+            made.fails[child] = fail = made.next(made.fails[node], character)
+            made.found[child] = made.found[child] or made.found[fail]
             queue.append(child)
-    return root
+    return made

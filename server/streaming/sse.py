@@ -83,9 +83,8 @@ class EventStream:
         except Exception as error:
             if not writer.opened:
                 raise
-            failure = error if isinstance(error, GatewayError) else InternalError.of(error)
-            state["error"] = failure
-            await send({"type": "http.response.body", "body": error_frame(failure), "more_body": True})
+            state["error"] = error if isinstance(error, GatewayError) else InternalError.of(error)
+            await send({"type": "http.response.body", "body": error_frame(state["error"]), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _frames(self, writer: StreamWriter) -> Awaitable[Frames]:
