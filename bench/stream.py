@@ -145,9 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=positive, default=256, help="of each answer")
     parser.add_argument("--waves", type=positive, default=2, help="answers for each stream, as fast as it goes")
     parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument(
-        "--only", type=some_of((*FRONTENDS, *PARSING)), default="", help=f"of {', '.join((*FRONTENDS, *PARSING))}"
-    )
+    parser.add_argument("--only", type=some_of((*FRONTENDS, *PARSING)), help=f"of {', '.join((*FRONTENDS, *PARSING))}")
     parser.add_argument("--full", action="store_true", help="the whole matrix, which takes hours on two cores")
     add_json_option(parser)
     options = parser.parse_args(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 import json
@@ -83,6 +84,36 @@ def test_what_there_is_is_listed(arguments: list[str], code: int) -> None:
     done = run("bench", *arguments)
     assert code == done.returncode
     assert all(command in done.stderr for command in COMMANDS)
+
+
+class ParsedError(Exception):
+    """The options were taken."""
+
+
+NEEDED = {
+    "grammar": ["--vocab", "FILE"],
+    "tool_schemas": ["--url", "http://x", "--key", "x"],
+    "workers": ["--redis", "redis://x"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_starts_without_options_but_those_that_it_needs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default that an option's own check refuses would end it before anything starts."""
+    (tmp_path / ".cache" / "demo-model").mkdir(parents=True)
+    (tmp_path / ".cache" / "demo-model" / "config.json").touch()
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parsed(*arguments: Any) -> None:
+        parse_args(*arguments)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("bench.line_up.ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"bench {name}", *NEEDED.get(name, [])])
+    with pytest.raises(ParsedError):
+        importlib.import_module(f"bench.{name}").main()
 
 
 @pytest.mark.parametrize(
