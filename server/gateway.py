@@ -36,6 +36,7 @@ from server.schemas.library import SchemaLibrary
 from server.settings import Settings
 from server.storage import Storage
 from server.streaming.answers import OpenAnswers
+from server.streaming.sse import silence_rounds
 from server.tenancy.isolation import CacheSalts
 from server.tenancy.operators import OperatorKeys
 from server.tracing.tracer import make_tracer
@@ -84,7 +85,7 @@ class Gateway:
         self.draining = False
         self.drain_wanted = asyncio.Event()
         self.failure: BaseException | None = None
-        self.keepalive_interval_s = settings.http.keepalive_interval_s
+        self.silence_rounds = silence_rounds(settings.http.keepalive_interval_s)
         self.debug = settings.log.level == "debug"
         self.ignores_reserved_fields = settings.tenancy.reserved_fields == "ignore"
         self.background: list[Callable[[], Coroutine[None, None, None]]] = [LoopLag(clock, self.recorder.lagged).run]

@@ -109,7 +109,7 @@ async def create_chat_completion(gateway: Gateway, state: dict[str, Any], receiv
 
     headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else {}
     if wanted.stream:
-        return EventStream(frames, gateway.answers, keepalive_interval_s=gateway.keepalive_interval_s, headers=headers)
+        return EventStream(frames, gateway.answers, rounds=gateway.silence_rounds, headers=headers)
     return CollectedAnswer(collect, gateway.answers, headers=headers)
 
 

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import GatewayError, InternalError
 from server.streaming.answers import OpenAnswers
+from server.streaming.rounds import Rounds
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
@@ -48,6 +49,11 @@ def _never(*_: bytes) -> bool:
     return False
 
 
+def silence_rounds(keepalive_interval_s: float) -> Rounds:
+    """What tells streams that they are silent, for a comment every so often."""
+    return Rounds(keepalive_interval_s / _QUARTERS)
+
+
 class EventStream:
     """An ASGI application that sends the frames of a generator as server-sent events, once.
 
@@ -56,25 +62,25 @@ class EventStream:
     writer of the stream, for frames that need not wait until they are asked for.
     """
 
-    __slots__ = ("_answers", "_headers", "_interval_s", "_open_frames")
+    __slots__ = ("_answers", "_headers", "_open_frames", "_rounds")
 
     def __init__(
         self,
         open_frames: Callable[[StreamWriter], Awaitable[Frames]],
         answers: OpenAnswers,
         *,
-        keepalive_interval_s: float,
+        rounds: Rounds,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
         self._headers = [*_HEADERS, *more]
         self._open_frames: Callable[[StreamWriter], Awaitable[Frames]] | None = open_frames
         self._answers = answers
-        self._interval_s = keepalive_interval_s
+        self._rounds = rounds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
-        writer = StreamWriter(send, self._headers, self._interval_s, state)
+        writer = StreamWriter(send, self._headers, self._rounds, state)
         try:
             async with self._answers.open(state, receive), aclosing(await self._frames(writer)) as frames:
                 await self._send_frames(frames, writer, state.get("send", send))
@@ -110,18 +116,16 @@ class StreamWriter:
     """Opens the response once, and fills silences with comments. `wrote`: whether anything went out lately."""
 
     __slots__ = (
-        "_can_write", "_comment", "_headers", "_interval_s", "_num_silent", "_opening", "_send", "_timer", "_write", "opened",
-        "wrote",
+        "_can_write", "_comment", "_headers", "_num_silent", "_opening", "_rounds", "_send", "_write", "opened", "wrote",
     )  # fmt: skip
 
-    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]], interval_s: float, state: dict[str, Any]) -> None:
+    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]], rounds: Rounds, state: dict[str, Any]) -> None:
         self._send = send
         self._write: Write = state.get("write", _never)
         self._can_write: CanWrite = state.get("can_write", _never)
         self._headers = headers
-        self._interval_s = interval_s
+        self._rounds = rounds
         self._opening = asyncio.Lock()
-        self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
         self._num_silent = 0
         self.opened = False
@@ -144,29 +148,26 @@ class StreamWriter:
                 self.opened = True
 
     def begin(self) -> None:
-        """From now on, a comment for every silent interval, a quarter of it late at most. One timer, nothing per chunk."""
+        """From now on, a comment for every silent interval, a quarter of it late at most. Nothing per chunk."""
         self._num_silent, self.wrote = 0, False
-        self._wait()
+        self._rounds.join(self)
 
     def end(self) -> None:
         """No comments any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._rounds.leave(self)
         if self._comment is not None:
             self._comment.cancel()
 
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s / _QUARTERS, self._look)
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """A quarter of the interval is over."""
         self._num_silent = 0 if self.wrote else self._num_silent + 1
         self.wrote = False
         if self._num_silent < _QUARTERS:
-            self._wait()
-        elif self.is_ready() and self._write(COMMENT):
+            return
+        if self.is_ready() and self._write(COMMENT):
             self._num_silent = 0
-            self._wait()
         else:
+            self._rounds.leave(self)
             self._comment = asyncio.ensure_future(self._send_comment())
 
     async def _send_comment(self) -> None:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from server.errors import DrainingError, EngineError, InvalidRequestError
 from server.record import GenerationRecord
 from server.streaming.answers import OpenAnswers
-from server.streaming.sse import DONE, CollectedAnswer, EventStream, StreamWriter
+from server.streaming.sse import DONE, CollectedAnswer, EventStream, StreamWriter, silence_rounds
 
 Frames = AsyncGenerator[bytes, None]
 
@@ -65,7 +65,7 @@ def stream(frames: Frames, interval_s: float = 60.0, answers: OpenAnswers | None
     async def open_frames(_: StreamWriter) -> Frames:
         return frames
 
-    return EventStream(open_frames, answers or OpenAnswers(), keepalive_interval_s=interval_s)
+    return EventStream(open_frames, answers or OpenAnswers(), rounds=silence_rounds(interval_s))
 
 
 async def test_frames_go_out_as_they_come_and_the_stream_is_closed() -> None:
@@ -258,7 +258,7 @@ async def test_a_client_that_leaves_before_there_are_frames_cancels_the_work(wat
             await work()
             raise AssertionError
 
-        return EventStream(open_frames, OpenAnswers(), keepalive_interval_s=60.0)
+        return EventStream(open_frames, OpenAnswers(), rounds=silence_rounds(60.0))
 
     client, noticed = await _leave(make, watched)
 
@@ -273,7 +273,7 @@ async def test_an_error_before_there_are_frames_has_its_status_however_late_it_c
 
     client = Client()
     with pytest.raises(InvalidRequestError):
-        await call(EventStream(open_frames, OpenAnswers(), keepalive_interval_s=0.001), client)
+        await call(EventStream(open_frames, OpenAnswers(), rounds=silence_rounds(0.001)), client)
 
     assert client.sent == []
 
@@ -348,7 +348,7 @@ async def test_what_is_ended_before_its_first_byte_raises_the_reason(streamed: b
         begun.set()
         await asyncio.Event().wait()
 
-    response = EventStream(hang, answers, keepalive_interval_s=60.0) if streamed else CollectedAnswer(hang, answers)
+    response = EventStream(hang, answers, rounds=silence_rounds(60.0)) if streamed else CollectedAnswer(hang, answers)
     with pytest.raises(DrainingError, match="the end"):
         await _end(begun, answers, response, client)
 
