@@ -25,7 +25,8 @@ class OpenAnswers:
 
     def __init__(self, timeout_s: float = 3600.0) -> None:
         self.timeout_s = timeout_s
-        self._open: set[OpenAnswer] = set()
+        self._deadline_of: dict[OpenAnswer, float] = {}
+        self._alarm: asyncio.TimerHandle | None = None  # one for all, as nearly all end long before
         self._none_left = asyncio.Event()
         self._none_left.set()
         self._make_error: Callable[[], GatewayError] | None = None
@@ -33,7 +34,7 @@ class OpenAnswers:
     @property
     def num_open(self) -> int:
         """How many are under way."""
-        return len(self._open)
+        return len(self._deadline_of)
 
     def open(self, state: dict[str, Any], receive: Receive | None = None) -> OpenAnswer:
         """An `async with` block that works on an answer. `state`: of the request. Entering raises what `end_all` makes.
@@ -49,43 +50,60 @@ class OpenAnswers:
         One error that all raise would keep the frames of them all alive.
         """
         self._make_error = make_error
-        for answer in self._open:
+        for answer in self._deadline_of:
             answer.end(make_error())
 
     def end_unread(self, make_error: Callable[[], GatewayError]) -> None:
         """As `end_all`, for the blocks that are open now and read a request: what comes of it would be refused in the end."""
-        for answer in self._open:
+        for answer in self._deadline_of:
             if answer.is_unread:
                 answer.end(make_error())
 
     async def wait_none_left(self) -> None:
         """Return when nothing is under way."""
-        while self._open:
+        while self._deadline_of:
             await self._none_left.wait()
 
     def enter(self, answer: OpenAnswer) -> None:
         """Count `answer`, unless all have been ended."""
         if self._make_error is not None:
             raise self._make_error()
-        self._open.add(answer)
+        deadline_s = self._deadline_of[answer] = asyncio.get_running_loop().time() + self.timeout_s
         self._none_left.clear()
+        if self._alarm is None or deadline_s < self._alarm.when():
+            self._wake_at(deadline_s)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is under way."""
-        return not self._open
+        return not self._deadline_of
 
     def leave(self, answer: OpenAnswer) -> None:
         """Count it no more."""
-        self._open.discard(answer)
-        if not self._open:
+        self._deadline_of.pop(answer, None)
+        if not self._deadline_of:
             self._none_left.set()
+
+    def _wake_at(self, deadline_s: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(deadline_s, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        """For the oldest, unless that has ended."""
+        self._alarm = None
+        now_s = asyncio.get_running_loop().time()
+        for answer in [answer for answer, deadline_s in self._deadline_of.items() if deadline_s <= now_s]:
+            answer.end(DeadlineError(f"the request took longer than {self.timeout_s:g} s; ask for less at once"))
+        left_s = [deadline_s for deadline_s in self._deadline_of.values() if deadline_s > now_s]
+        if left_s:
+            self._wake_at(min(left_s))
 
 
 class OpenAnswer:
     """One block of work on an answer, which can be cancelled with an error from outside, as `asyncio.timeout` does it."""
 
-    __slots__ = ("_alarm", "_answers", "_error", "_num_cancelling", "_receive", "_state", "_task", "_watching")
+    __slots__ = ("_answers", "_error", "_num_cancelling", "_receive", "_state", "_task", "_watching")
 
     def __init__(self, answers: OpenAnswers, state: dict[str, Any], receive: Receive | None) -> None:
         self._answers = answers
@@ -105,7 +123,6 @@ class OpenAnswer:
         self._task = task
         self._num_cancelling = task.cancelling()
         self._answers.enter(self)
-        self._alarm = asyncio.get_running_loop().call_later(self._answers.timeout_s, self._time_is_up)
         if self._receive is not None:
             if (watch := self._watch) is not None:
                 watch(self._client_left)
@@ -126,14 +143,10 @@ class OpenAnswer:
     def _client_left(self) -> None:
         self._cancel(ClientDisconnect())
 
-    def _time_is_up(self) -> None:
-        self.end(DeadlineError(f"the request took longer than {self._answers.timeout_s:g} s; ask for less at once"))
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._answers.leave(self)
-        self._alarm.cancel()
         if self._watching is not None:
             self._watching.cancel()
         elif self._receive is not None and (watch := self._watch) is not None:

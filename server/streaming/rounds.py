@@ -51,8 +51,10 @@ class Rounds:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._tick_s, self._tick) if self._slot_of else None
         self._now = (self._now + 1) % len(self._slots)
-        for member in list(self._slots[self._now]):
+        slot = self._slots[self._now]
+        for member in list(slot):
             try:
-                member.look()
+                if member in slot:  # else it has left because of another
+                    member.look()
             except Exception as error:  # noqa: BLE001 - nobody else is to be missed for it
                 loop.call_exception_handler({"message": "a stream could not be looked after", "exception": error})
