@@ -20,7 +20,6 @@ from server import __version__
 from server import settings as settings_module
 from server.commands import keys, profiles, tenants, usage
 from server.engine.profiles import load_profile
-from server.engine.vllm_guard import kill_children
 from server.grammar.base import Bounds
 from server.settings import Settings, SettingsError
 
@@ -87,6 +86,8 @@ def serve(
         gc.enable()
 
         code = run(settings, lambda: settings_module.load(config, flags), config)
+    from server.engine.vllm_guard import kill_children
+
     with suppress(OSError, ValueError):  # whoever read them may be gone
         sys.stdout.flush()
         sys.stderr.flush()
